@@ -23,7 +23,7 @@ from earmark.observability import logs, redaction
 from earmark.payments.gateways.stripe import sdk_calls
 from earmark.sandbox import form_encoding, stripe_endpoints
 from earmark.schemas import requests, to_command
-from earmark.store import erase_buyer, sealing
+from earmark.store import erase_buyer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -136,7 +136,6 @@ FOREIGN: dict[str, list[Work]] = {
     "schemas.requests.Label": _meta(requests._TEXT),
     "schemas.requests.Reference": _meta(requests._WHO),
     "schemas.requests.ReturnUrl": _meta("^https?://"),
-    "store.sealing._KEY_OF_THE_LIBRARY": _pattern(sealing._KEY_OF_THE_LIBRARY, "fullmatch"),
     "store.erase_buyer._OWN": _pattern(erase_buyer._OWN, "match"),
     "store.erase_buyer.__init__": [
         erase_buyer.Unnamer("25%-@ a", "-").text,

@@ -56,7 +56,7 @@ class Service:
             await databases.migrate(self.settings.database_url)
         async with open_services(self.settings) as opened, opened.runtime.working(opened.workers):
             services = opened.services
-            self._earmark = Earmark(services.engine, live=services.authenticator.live, payments=services.payments)
+            self._earmark = Earmark(services.engine, mode=services.authenticator.mode, payments=services.payments)
             self._app = create_app(services)
             try:
                 yield

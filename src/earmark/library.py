@@ -21,6 +21,7 @@ import msgspec
 from earmark.config import Settings
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.journal import IdempotencyKey
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, Decided, Extend, KeyedRequest, Release
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
@@ -62,14 +63,14 @@ class Earmark:
         self,
         engine: Engine,
         *,
-        live: bool = True,
+        mode: Mode | Literal["test", "live"] = Mode.LIVE,
         payments: PaymentService | None = None,
         gateways: Mapping[str, Gateway] | None = None,
     ) -> None:
         self.engine = engine
         self.payment_service = payments or PaymentService(engine, gateways or {})
-        self._actor = Actor(name="library", live=live)
-        self._scope = "library" if live else "library:test"
+        self._actor = Actor(name="library", mode=Mode(mode))
+        self._scope = "library" if self._actor.mode is Mode.LIVE else "library:test"
 
     @classmethod
     @asynccontextmanager
@@ -79,12 +80,12 @@ class Earmark:
         *,
         redis_url: str | None = None,
         migrate: bool = True,
-        live: bool = True,
+        mode: Mode | Literal["test", "live"] = Mode.LIVE,
         clock: Clock | None = None,
         gateways: Mapping[str, Gateway] | None = None,
         workers: bool = False,
     ) -> AsyncIterator[Earmark]:
-        """Open a database (`postgresql://…`, `sqlite:///…`, `record:`), bringing its schema up to date first.
+        """Open a database (`postgresql://…`, `sqlite:///…`, `memory:`), bringing its schema up to date first.
 
         With a Redis, hopeless holds are refused in front of the database; it decides nothing, and may be gone.
         Payments go to the `gateways` by name; where none are given there is the sandbox, for test events alone.
@@ -96,7 +97,7 @@ class Earmark:
         settings = Settings(database_url=database_url, redis_url=redis_url)
         own = gateways or open_sandbox(clock)
         async with open_runtime(settings, workers=workers, gateways=own, clock=clock) as runtime:
-            earmark = cls(runtime.engine, live=live, payments=runtime.payments)
+            earmark = cls(runtime.engine, mode=mode, payments=runtime.payments)
             if not workers:
                 yield earmark
                 return
@@ -149,7 +150,7 @@ class Earmark:
         """Every event, by id, read page by page as you go."""
         after: EventId | None = None
         while True:
-            found = await self.engine.store.list_events(live=self._actor.live, after=after, limit=PAGE_SIZE)
+            found = await self.engine.store.list_events(mode=self._actor.mode, after=after, limit=PAGE_SIZE)
             for event in found:
                 yield to_response.event_value(event)
             if len(found) < PAGE_SIZE:
@@ -196,7 +197,7 @@ class Earmark:
     ) -> AsyncIterator[responses.Booking]:
         """Bookings, oldest first, the expired ones too; read page by page as you go."""
         wanted = BookingFilter(
-            live=self._actor.live,
+            mode=self._actor.mode,
             limit=PAGE_SIZE,
             buyer=Buyer(buyer) if buyer else None,
             event_id=EventId(event_id) if event_id else None,
@@ -314,7 +315,7 @@ class Earmark:
     async def _find_event(self, event_id: str) -> Event:
         # PostgreSQL's text cannot hold a zero, so nothing has one in its name.
         event = await self.engine.store.read_event(EventId(event_id)) if "\0" not in event_id else None
-        if event is None or event.live != self._actor.live:
+        if event is None or event.mode != self._actor.mode:
             raise EventUnknown(event_id=event_id)
         return event
 
@@ -336,7 +337,7 @@ class Earmark:
         # Payments first: one that is opened between the two reads is then the booking's own, or not counted.
         payments = [payment for payment, _ in await self.engine.store.list_payments(booking_id)]
         _, booking = await self.engine.store.read_booking(booking_id)
-        if booking is None or not booking.is_live:
+        if booking is None or not booking.is_active:
             # There is nothing to repeat: a sale that was undone is not told of as if it stood.
             return self.engine.ids.entry_id().hex
         return f"pay:{booking_id}:{_tries_that_are_over(booking, payments)}:{digest.hex()[:32]}"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from earmark.domain.mode import Mode
+
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.library import Earmark
@@ -42,4 +44,4 @@ def earmark(earmark_clock: MovableClock, earmark_gateway: SandboxGateway) -> Ear
     from earmark.uuids import Uuid7Ids
 
     engine = Engine(MemoryStore(clock=earmark_clock), ids=Uuid7Ids())
-    return Earmark(engine, live=False, gateways={"sandbox": earmark_gateway})
+    return Earmark(engine, mode=Mode.TEST, gateways={"sandbox": earmark_gateway})

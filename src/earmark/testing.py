@@ -8,9 +8,10 @@ async with open_in_memory(clock=clock) as earmark:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from earmark.clock import MovableClock
+from earmark.domain.mode import Mode
 from earmark.library import Earmark
 
 if TYPE_CHECKING:
@@ -24,10 +25,13 @@ __all__ = ["MovableClock", "open_in_memory"]
 
 
 def open_in_memory(
-    *, clock: Clock | None = None, live: bool = True, gateways: Mapping[str, Gateway] | None = None
+    *,
+    clock: Clock | None = None,
+    mode: Mode | Literal["test", "live"] = Mode.LIVE,
+    gateways: Mapping[str, Gateway] | None = None,
 ) -> AbstractAsyncContextManager[Earmark]:
     """The whole engine over SQLite in memory, which passes the same conformance suite as PostgreSQL.
 
-    Test events (`live=False`) are paid at the sandbox, or at the gateways that you give.
+    Test events (`mode="test"`) are paid at the sandbox, or at the gateways that you give.
     """
-    return Earmark.open("memory:", clock=clock, live=live, gateways=gateways)
+    return Earmark.open("memory:", clock=clock, mode=mode, gateways=gateways)

@@ -10,6 +10,7 @@ import pytest
 
 from earmark import Earmark, Layout, Map, PoolChange, SeatChange, State
 from earmark.client import AsyncClient, Client
+from earmark.domain.mode import Mode
 from earmark.errors import (
     BookingUnknown,
     EventUnknown,
@@ -105,7 +106,7 @@ def without_ids(results: Any) -> Any:
 async def test_the_library_and_the_client_return_the_same_values(client: AsyncClient) -> None:
     """Code moves from the library to the service by changing one line: same types, same values, same errors."""
     event_id = unique("use_every_verb")
-    async with open_in_memory(live=False) as here:
+    async with open_in_memory(mode=Mode.TEST) as here:
         results_here = await use_every_verb(here, event_id)
         listed = [event.id async for event in here.events()]
     results_there = await use_every_verb(client, event_id)

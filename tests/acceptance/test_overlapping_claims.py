@@ -132,7 +132,7 @@ def no_two_owners_at_once(tenures: list[OwnershipSpan]) -> None:
 
 
 def the_map_is_what_the_bookings_say(states: dict[str, str], bookings: list[Json], record: Record) -> None:
-    """Every active booking has exactly the seats that it requested; no seat is in two; the others are free."""
+    """Every active booking has exactly the seats that it asked for; no seat is in two; the rest is free."""
     expected = dict.fromkeys(states, "available")
     owners = Counter[str]()
     for booking in bookings:

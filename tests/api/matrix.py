@@ -25,6 +25,7 @@ from earmark.api.services import Services
 from earmark.clock import MovableClock
 from earmark.domain.api_key import GRANTABLE, Scope
 from earmark.domain.ids import Buyer, KeyId
+from earmark.domain.mode import Mode
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.gateways.balance.account_codes import AccountCodes
@@ -43,9 +44,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
+
 ADMIN = "ek_test_of-the-matrix-itself"
 VICTIM_KEY = "canary-idempotency"
-PRICES = {True: 918273, False: 564738}
+PRICES = {Mode.LIVE: 918273, Mode.TEST: 564738}
 ANSWER_SECONDS_MAX = 30.0
 
 _networks = itertools.cycle(range(1, 2**16))
@@ -101,7 +103,7 @@ class Answer:
 class Kind:
     """What there is of one mode, live or test."""
 
-    live: bool
+    mode: Mode
     held: str = ""
     sold: str = ""
     webhook: str = ""
@@ -112,22 +114,22 @@ class Kind:
     @property
     def event(self) -> str:
         """What is sold."""
-        return f"canary-event-{'live' if self.live else 'test'}"
+        return f"canary-event-{self.mode}"
 
     @property
     def victim(self) -> str:
         """The buyer."""
-        return f"canary-victim-{'live' if self.live else 'test'}"
+        return f"canary-victim-{self.mode}"
 
     @property
     def seat(self) -> str:
         """What the victim holds."""
-        return f"CANARY{'L' if self.live else 'T'}1"
+        return f"CANARY{self.mode[0].upper()}1"
 
     @property
     def public(self) -> set[str]:
         """What every caller of this mode may see, and no caller of the other."""
-        return {self.event, self.seat, str(PRICES[self.live])}
+        return {self.event, self.seat, str(PRICES[self.mode])}
 
 
 @dataclass(kw_only=True)
@@ -140,14 +142,14 @@ class World:
     """A connection that only looks."""
     ticks: Ticks
     clock: MovableClock
-    kinds: dict[bool, Kind] = field(default_factory=dict)
+    kinds: dict[Mode, Kind] = field(default_factory=dict)
 
-    async def key(self, *scopes: Scope, live: bool) -> tuple[KeyId, str]:
+    async def key(self, *scopes: Scope, mode: Mode) -> tuple[KeyId, str]:
         """A new key: its id and its secret."""
-        secret, key_id = new_key(live=live), new_key_id()
+        secret, key_id = new_key(mode=mode), new_key_id()
         keys = self.services.engine.store.keys
         await keys.create(
-            key_id, name="a key", live=live, scopes=frozenset(scopes or GRANTABLE), secret_hash=hash_of(secret)
+            key_id, name="a key", mode=mode, scopes=frozenset(scopes or GRANTABLE), secret_hash=hash_of(secret)
         )
         return key_id, secret
 
@@ -244,8 +246,8 @@ async def open_world(folder: Path) -> AsyncIterator[World]:
     )
     world = World(app=create_app(services), services=services, eye=sqlite3.connect(file), ticks=ticks, clock=clock)
     try:
-        for live in (True, False):
-            world.kinds[live] = await _plant(world, Kind(live=live))
+        for mode in (Mode.LIVE, Mode.TEST):
+            world.kinds[mode] = await _plant(world, Kind(mode=mode))
         yield world
     finally:
         world.eye.close()
@@ -261,8 +263,8 @@ async def _nowhere(_host: str, _port: int) -> list[str]:
 
 
 async def _plant(world: World, kind: Kind) -> Kind:
-    key_id, secret = await world.key(live=kind.live)
-    price = PRICES[kind.live]
+    key_id, secret = await world.key(mode=kind.mode)
+    price = PRICES[kind.mode]
     letter = kind.seat[-2]
     seats = [{"id": f"CANARY{letter}{n}", "price": price} for n in (1, 2, 3)]
     event = {"id": kind.event, "name": "An evening", "currency": "EUR", "seats": seats}
@@ -278,7 +280,7 @@ async def _plant(world: World, kind: Kind) -> Kind:
         assert made.status == 201, made.text
         setattr(kind, name, json.loads(made.text.partition("\n\n")[2])["id"])
     paid = await _unkeyed(world)(
-        "POST", f"/v1/bookings/{kind.sold}/confirm", credential=secret, body={"payment_id": f"canary-pay-{kind.live}"}
+        "POST", f"/v1/bookings/{kind.sold}/confirm", credential=secret, body={"payment_id": f"canary-pay-{kind.mode}"}
     )
     assert paid.status == 200, paid.text
     asked = await _unkeyed(world)(
@@ -290,7 +292,7 @@ async def _plant(world: World, kind: Kind) -> Kind:
     assert ping.status == 202, ping.text
     kind.webhook, kind.delivery = webhook["id"], json.loads(ping.text.partition("\n\n")[2])["id"]
     kind.secrets = {kind.webhook, kind.delivery, webhook["secret"], webhook["url"]}
-    kind.secrets |= {kind.held, kind.sold, kind.victim, f"canary-pay-{kind.live}", key_id, secret}
+    kind.secrets |= {kind.held, kind.sold, kind.victim, f"canary-pay-{kind.mode}", key_id, secret}
     return kind
 
 

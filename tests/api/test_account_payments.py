@@ -8,6 +8,7 @@ import pytest
 from tests.payments.gateways.balance.account_shop import CODES, OLDER, PRICE, SECRET, open_account
 
 from earmark.cli import known_secrets
+from earmark.domain.mode import Mode
 from earmark.observability import redaction
 from earmark.payments.gateways.balance.account_codes import make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
@@ -23,7 +24,7 @@ def accounts(services: Services) -> Any:
     """The shop can be paid from accounts, too."""
     accounts: Any = services.engine.store.accounts
     gateways: Any = services.payments.gateways
-    gateways["balance"] = BalanceGateway(accounts, codes=CODES, live=False)
+    gateways["balance"] = BalanceGateway(accounts, codes=CODES, mode=Mode.TEST)
     return accounts
 
 
@@ -36,7 +37,7 @@ async def pay(shop: httpx2.AsyncClient, booking_id: str, code: str, *, key: str)
 async def test_no_answer_has_a_code_in_it(shop: httpx2.AsyncClient, event: str, accounts: Any) -> None:
     """The payment, its repeat, the booking, its payments and history, the key's answer, and a decline."""
     code = make_code()
-    await open_account(accounts, code, PRICE, live=False)
+    await open_account(accounts, code, PRICE, mode=Mode.TEST)
     told = []
     for seat in ("A1", "A2"):
         body = {"event_id": event, "buyer": "alice", "seats": [seat]}
@@ -61,7 +62,7 @@ async def test_the_same_key_with_another_code_is_refused(shop: httpx2.AsyncClien
     ends = []
     for _ in range(2):
         code = make_code()
-        await open_account(accounts, code, PRICE, live=False)
+        await open_account(accounts, code, PRICE, mode=Mode.TEST)
         ends.append((await pay(shop, booking, code, key="one")).json().get("code"))
     assert ends == [None, "idempotency_mismatch"]
 

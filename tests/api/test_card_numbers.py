@@ -20,6 +20,7 @@ from earmark.api.app import create_app
 from earmark.cli import main
 from earmark.client import AsyncClient, Client
 from earmark.domain import card_numbers
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor
 from earmark.errors import InvalidRequest, PaymentDeclined
 from earmark.library import Earmark
@@ -43,7 +44,7 @@ CONFIRM = {
     "path": "payment_method",
     "message": "this looks like a card number; say how it was paid, such as card or cash, never the number",
 }
-SHOP = Actor(name="shop", live=False)
+SHOP = Actor(name="shop", mode=Mode.TEST)
 
 
 class Site:
@@ -56,7 +57,7 @@ class Site:
         headers = {"Authorization": f"Bearer {KEY}", "Idempotency-Key": "one"}
         self.http = httpx2.AsyncClient(transport=transport, base_url="http://shop", headers=headers)
         self.client = AsyncClient("http://shop", key=KEY, transport=transport)
-        self.library = Earmark(services.engine, live=False, gateways=services.payments.gateways)
+        self.library = Earmark(services.engine, mode=Mode.TEST, gateways=services.payments.gateways)
 
     async def hold(self) -> str:
         """One seat."""
@@ -217,7 +218,7 @@ def made(url: str) -> str:
     """A hold in a database of its own."""
 
     async def make() -> str:
-        async with Earmark.open(url, live=False) as shop:
+        async with Earmark.open(url, mode=Mode.TEST) as shop:
             await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
             return (await shop.hold("play", buyer="alice", seats=["A1"])).id
 

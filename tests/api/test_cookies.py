@@ -15,6 +15,7 @@ from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import Buyer
+from earmark.domain.mode import Mode
 from earmark.observability.redaction import STRUCK, redact
 
 from .conftest import KEY
@@ -54,9 +55,9 @@ async def test_a_cookie_carries_a_guest_s_token_or_nothing(
     stored: Services, event: str, base_url: str, name: str, headers: dict[str, str]
 ) -> None:
     """A browser sends a cookie by itself: a key, or the token of a key's buyer, is shown on purpose or not at all."""
-    secret, now = new_key(live=False), stored.clock.now()
+    secret, now = new_key(mode=Mode.TEST), stored.clock.now()
     await stored.engine.store.keys.create(
-        new_key_id(), name="k", live=False, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
+        new_key_id(), name="k", mode=Mode.TEST, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
     )
     async with caller(stored, base_url) as client:
         tokens = [
@@ -104,7 +105,7 @@ async def test_a_key_in_a_cookie_is_not_looked_up(stored: Services, monkeypatch:
     monkeypatch.setattr(stored.authenticator, "look_up", asked)
     async with caller(stored) as client:
         for _ in range(40):
-            assert await status(client, "/v1/events", PLAIN, new_key(live=False)) == 401
+            assert await status(client, "/v1/events", PLAIN, new_key(mode=Mode.TEST)) == 401
 
 
 @pytest.mark.parametrize(

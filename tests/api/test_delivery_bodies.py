@@ -13,6 +13,7 @@ from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import WebhookId
+from earmark.domain.mode import Mode
 from earmark.domain.webhook import Delivery, DeliveryState
 from earmark.engine.ports.webhooks import Outcome
 from earmark.uuids import new_delivery_id
@@ -63,9 +64,9 @@ class WebhookShop:
 
     async def key(self, *scopes: Scope) -> str:
         """A key with these scopes."""
-        secret = new_key(live=False)
+        secret = new_key(mode=Mode.TEST)
         await self.services.engine.store.keys.create(
-            new_key_id(), name="k", live=False, scopes=frozenset(scopes), secret_hash=hash_of(secret)
+            new_key_id(), name="k", mode=Mode.TEST, scopes=frozenset(scopes), secret_hash=hash_of(secret)
         )
         return secret
 

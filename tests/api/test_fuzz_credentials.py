@@ -17,6 +17,7 @@ from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_i
 from earmark.api.middleware.rate_limits import Buckets, RateLimits
 from earmark.clock import MovableClock
 from earmark.domain.api_key import Scope
+from earmark.domain.mode import Mode
 from earmark.store.sqlite.memory import MemoryStore
 
 from .conftest import KEY, house_over
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (2, 60)
-MANAGES, SELLS = new_key(live=False), new_key(live=False)
+MANAGES, SELLS = new_key(mode=Mode.TEST), new_key(mode=Mode.TEST)
 SCOPES = {MANAGES: Scope.MANAGE, SELLS: Scope.SELL}
 REACHED = {
     "a manage key": {200, 201, 403, 404, 422},
@@ -53,7 +54,7 @@ async def services() -> Services:
     store = MemoryStore(clock=clock)
     for secret, scope in SCOPES.items():
         await store.keys.create(
-            new_key_id(), name=scope.value, live=False, scopes=frozenset({scope}), secret_hash=hash_of(secret)
+            new_key_id(), name=scope.value, mode=Mode.TEST, scopes=frozenset({scope}), secret_hash=hash_of(secret)
         )
     limits = RateLimits()
     limits._failures = Buckets(per_second=1e9, burst=10**9, timer=time.monotonic)

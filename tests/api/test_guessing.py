@@ -16,6 +16,7 @@ from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_i
 from earmark.api.middleware.deadlines import Deadline
 from earmark.api.middleware.rate_limits import FAILURES_BURST, RateLimits
 from earmark.domain.api_key import Scope
+from earmark.domain.mode import Mode
 from earmark.engine.api_keys import LIST_MAX, Keys
 from earmark.errors import StoreUnavailable
 
@@ -71,9 +72,9 @@ class Guessed:
 
     async def key(self) -> tuple[KeyId, str]:
         """A good key, which this process has never seen."""
-        key_id, secret = new_key_id(), new_key(live=False)
+        key_id, secret = new_key_id(), new_key(mode=Mode.TEST)
         await self.keys.create(
-            key_id, name="k", live=False, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
+            key_id, name="k", mode=Mode.TEST, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
         )
         return key_id, secret
 
@@ -85,7 +86,7 @@ class Guessed:
 
     async def guess(self, count: int) -> list[int]:
         """As many wrong keys, one after another."""
-        return [await self.ask(new_key(live=False)) for _ in range(count)]
+        return [await self.ask(new_key(mode=Mode.TEST)) for _ in range(count)]
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ async def test_many_wrong_keys_at_once_share_one_read(guessed: Guessed) -> None:
     """However many come, the store is queried once for all keys; the good one among them is answered."""
     _, secret = await guessed.key()
     singles = guessed.keys.singles
-    wrong = [guessed.ask(new_key(live=False)) for _ in range(500)]
+    wrong = [guessed.ask(new_key(mode=Mode.TEST)) for _ in range(500)]
     *refused, good = await asyncio.gather(*wrong, guessed.ask(secret))
     assert (set(refused), good) == ({429}, 200)
     assert guessed.keys.singles == singles
@@ -138,7 +139,7 @@ async def test_wrong_keys_that_waited_together_count_once_each(guessed: Guessed)
         guessed.ticks.now += 1
 
     guessed.keys.takes = a_second
-    told = await asyncio.gather(*(guessed.ask(new_key(live=False)) for _ in range(50)))
+    told = await asyncio.gather(*(guessed.ask(new_key(mode=Mode.TEST)) for _ in range(50)))
     seconds = guessed.keys.pages
     assert sorted(told) == [401] * seconds + [429] * (50 - seconds)
     assert guessed.keys.singles == singles + seconds
@@ -185,7 +186,9 @@ async def test_a_burst_of_wrong_keys_refuses_no_good_one(services: Services) -> 
     _, secret = await server.key()
     shut = asyncio.Event()
     server.keys.gate = shut.wait
-    wrong = [asyncio.create_task(server.ask(new_key(live=False))) for _ in range(key_cache.STRANGERS_WAITING_MAX + 50)]
+    wrong = [
+        asyncio.create_task(server.ask(new_key(mode=Mode.TEST))) for _ in range(key_cache.STRANGERS_WAITING_MAX + 50)
+    ]
     for _ in range(10_000):
         if server.keys.singles == key_cache.STRANGERS_AT_ONCE:
             break
@@ -202,7 +205,7 @@ async def test_a_burst_is_counted_before_it_is_looked_up(services: Services) -> 
     server = Guessed(services)
     shut = asyncio.Event()
     server.keys.gate = shut.wait
-    wrong = [asyncio.create_task(server.ask(new_key(live=False))) for _ in range(5 * FAILURES_BURST)]
+    wrong = [asyncio.create_task(server.ask(new_key(mode=Mode.TEST))) for _ in range(5 * FAILURES_BURST)]
     for _ in range(10_000):
         if server.keys.singles == key_cache.STRANGERS_AT_ONCE:
             break
@@ -238,7 +241,7 @@ async def most_at_once(work: Iterable[Coroutine[Any, Any, object]]) -> int:
 async def test_wrong_keys_that_waited_together_are_refused_in_portions(guessed: Guessed) -> None:
     """Other requests have their turns between them: to refuse thousands in one turn would stop all others."""
     assert (
-        await most_at_once(guessed.ask(new_key(live=False)) for _ in range(10 * key_snapshot.PORTION))
+        await most_at_once(guessed.ask(new_key(mode=Mode.TEST)) for _ in range(10 * key_snapshot.PORTION))
         <= key_snapshot.PORTION
     )
 
@@ -247,7 +250,7 @@ async def test_the_control_refuses_them_all_at_once(guessed: Guessed, monkeypatc
     """With the guard off."""
     count = 10 * key_snapshot.PORTION
     monkeypatch.setattr(key_snapshot, "PORTION", 100_000)
-    assert await most_at_once(guessed.ask(new_key(live=False)) for _ in range(count)) > count // 2
+    assert await most_at_once(guessed.ask(new_key(mode=Mode.TEST)) for _ in range(count)) > count // 2
 
 
 async def test_callers_that_wait_for_all_keys_share_one_read(services: Services) -> None:

@@ -8,6 +8,7 @@ from tests.api.conftest import FixedClock
 
 from earmark.api.auth.api_keys import Authenticator, Principal, Scope, new_guest, new_key
 from earmark.domain.ids import Buyer
+from earmark.domain.mode import Mode
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 KEY = "ek_test_0123456789abcdef"
@@ -54,14 +55,14 @@ def test_a_token_of_another_shop_is_not_authenticated(authenticator: Authenticat
     token = authenticator.issue(Buyer("alice"), now=NOW, seconds=60)
     assert Authenticator(admin_key=KEY).authenticate(token, FixedClock(NOW)) is not None
     assert Authenticator(admin_key=KEY, secret="another one entirely").authenticate(token, FixedClock(NOW)) is None
-    assert Authenticator(admin_key=new_key(live=True)).authenticate(token, FixedClock(NOW)) is None
+    assert Authenticator(admin_key=new_key(mode=Mode.LIVE)).authenticate(token, FixedClock(NOW)) is None
 
 
 def test_the_prefix_of_a_key_says_whether_it_deals_in_test_events() -> None:
     """A key sees only its kind."""
-    assert Authenticator(admin_key=new_key(live=False)).live is False
-    assert Authenticator(admin_key=new_key(live=True)).live is True
-    assert Authenticator(admin_key="a secret without a prefix").live is True
+    assert Authenticator(admin_key=new_key(mode=Mode.TEST)).mode is Mode.TEST
+    assert Authenticator(admin_key=new_key(mode=Mode.LIVE)).mode is Mode.LIVE
+    assert Authenticator(admin_key="a secret without a prefix").mode is Mode.LIVE
 
 
 def test_guests_have_names_of_their_own() -> None:

@@ -17,6 +17,7 @@ from earmark.api.auth.api_keys import Authenticator, Doubt, Principal, hash_of, 
 from earmark.api.auth.key_cache import KeyCache
 from earmark.api.middleware.deadlines import Deadline
 from earmark.domain.api_key import ApiKey, Scope
+from earmark.domain.mode import Mode
 from earmark.engine.api_keys import Keys
 from earmark.errors import Outage, Overloaded, StoreUnavailable
 from earmark.store.api_keys import StoredKeys
@@ -84,10 +85,10 @@ def authenticator(key_store: SlowKeyStore, ticks: Ticks) -> Authenticator:
     return Authenticator(admin_key="ek_test_of-the-keyring-0", keys=Keys(key_store), timer=ticks)
 
 
-async def made(key_store: SlowKeyStore, *, live: bool = False) -> tuple[KeyId, str]:
-    secret, key_id = new_key(live=live), new_key_id()
+async def made(key_store: SlowKeyStore, *, mode: Mode = Mode.TEST) -> tuple[KeyId, str]:
+    secret, key_id = new_key(mode=mode), new_key_id()
     await Keys(key_store).create(
-        key_id, name="k", live=live, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
+        key_id, name="k", mode=mode, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
     )
     return key_id, secret
 
@@ -123,13 +124,13 @@ async def test_a_key_that_is_in_use_is_recognised_without_a_wait(
 
 async def test_a_principal_says_which_key_it_is(authenticator: Authenticator, key_store: SlowKeyStore) -> None:
     """The journal names the key by its id, which a rotation does not change; `sell` includes to buy."""
-    key_id, secret = await made(key_store, live=True)
-    new = new_key(live=True)
+    key_id, secret = await made(key_store, mode=Mode.LIVE)
+    new = new_key(mode=Mode.LIVE)
     await Keys(key_store).rotate(key_id, secret_hash=hash_of(new), grace_seconds=60)
     for one in (secret, new):
         principal = await shown(authenticator, one)
         assert principal is not None
-        assert (principal.actor.name, principal.actor.live, principal.actor.buyer) == (f"key:{key_id}", True, None)
+        assert (principal.actor.name, principal.actor.mode, principal.actor.buyer) == (f"key:{key_id}", Mode.LIVE, None)
         assert principal.scopes == {Scope.BUY, Scope.SELL}
 
 
@@ -142,7 +143,7 @@ async def test_a_wrong_key_is_queried_once_a_second(
     if what == "revoked":
         await Keys(key_store).revoke(key_id)
     else:
-        secret = new_key(live=False)
+        secret = new_key(mode=Mode.TEST)
     for _ in range(30):
         assert await shown(authenticator, secret) is None
         ticks.now += 0.1
@@ -303,12 +304,13 @@ async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(
     (_, first), (_, second) = await made(key_store), await made(key_store)
     assert await ring.look_among_all(hash_of(first))
     wrong = [
-        asyncio.create_task(ring.look_among_all(hash_of(new_key(live=False)))) for _ in range(key_snapshot.WAITING_MAX)
+        asyncio.create_task(ring.look_among_all(hash_of(new_key(mode=Mode.TEST))))
+        for _ in range(key_snapshot.WAITING_MAX)
     ]
     await until(lambda: ring._all_keys._waiting_count == key_snapshot.WAITING_MAX)
     assert await ring.look_among_all(hash_of(second))
     with pytest.raises(Overloaded):
-        await ring.look_among_all(hash_of(new_key(live=False)))
+        await ring.look_among_all(hash_of(new_key(mode=Mode.TEST)))
     ticks.now += key_cache.SEEN_SECONDS
     assert ring._all_keys.find_lately(hash_of(second), seconds=key_cache.SEEN_SECONDS) is None, "a revocation is felt"
     for one in wrong:
@@ -328,7 +330,7 @@ async def test_a_silent_store_makes_no_key_wrong(
     assert await shown(authenticator, secret)
     await asyncio.sleep(0)
     ticks.now += 0.1
-    for one in (secret, new_key(live=False)):
+    for one in (secret, new_key(mode=Mode.TEST)):
         with pytest.raises(Outage):
             await shown(authenticator, one)
     key_store.silent = False
@@ -345,7 +347,7 @@ async def test_what_no_key_looks_like_is_not_looked_up(authenticator: Authentica
 async def test_closing_leaves_nothing_behind(authenticator: Authenticator, key_store: SlowKeyStore) -> None:
     """A look that is under way when a server stops is not waited for."""
     key_store.open.clear()
-    look = asyncio.create_task(shown(authenticator, new_key(live=False)))
+    look = asyncio.create_task(shown(authenticator, new_key(mode=Mode.TEST)))
     await until(lambda: key_store.asked > 0)
     await authenticator.close()
     with pytest.raises(asyncio.CancelledError):

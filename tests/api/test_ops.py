@@ -15,6 +15,7 @@ from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_i
 from earmark.api.routes import ops
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import WebhookId
+from earmark.domain.mode import Mode
 from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.engine.ports.outbox import START
 from earmark.errors import StoreUnavailable
@@ -49,11 +50,11 @@ class OpsShop:
         self.store = services.engine.store
         self.client = _client(services, KEY)
 
-    async def key(self, *scopes: Scope, live: bool = False) -> httpx2.AsyncClient:
+    async def key(self, *scopes: Scope, mode: Mode = Mode.TEST) -> httpx2.AsyncClient:
         """A client with a key of these scopes."""
-        secret = new_key(live=live)
+        secret = new_key(mode=mode)
         await self.store.keys.create(
-            new_key_id(), name="a key", live=live, scopes=frozenset(scopes), secret_hash=hash_of(secret)
+            new_key_id(), name="a key", mode=mode, scopes=frozenset(scopes), secret_hash=hash_of(secret)
         )
         return _client(self.services, secret)
 
@@ -130,7 +131,7 @@ async def test_a_shop_in_order_needs_no_operator(shop: OpsShop) -> None:
     """Every worker runs, nothing waits: that is reported, and not left out."""
     await shop.beat()
     seen = await shop.look()
-    assert (seen.needs, seen.roles_missing, seen.live, seen.version) == ([], [], False, __version__)
+    assert (seen.needs, seen.roles_missing, seen.mode, seen.version) == ([], [], Mode.TEST, __version__)
     assert [(part.name, part.up) for part in seen.parts] == [("server", True), ("database", True)]
     assert (seen.payments.attention, seen.payments.open, seen.payments.cases) == (0, 0, [])
     assert (seen.holds.held, seen.holds.next_in_seconds, seen.holds.due) == (0, None, 0)
@@ -166,11 +167,11 @@ async def test_a_key_sees_the_money_holds_and_webhooks_of_its_own_kind_alone(sho
     made = await shop.client.post("/v1/webhooks", json={"url": "https://canary.example/"})
     webhook_id = made.json()["id"]
     await shop.beat()
-    seen = await shop.look(await shop.key(Scope.OPS, live=False))
-    assert (seen.live, seen.payments.attention, seen.holds.held, seen.webhooks.known) == (False, 1, 1, 1)
-    other = await shop.key(Scope.OPS, live=True)
+    seen = await shop.look(await shop.key(Scope.OPS, mode=Mode.TEST))
+    assert (seen.mode, seen.payments.attention, seen.holds.held, seen.webhooks.known) == (Mode.TEST, 1, 1, 1)
+    other = await shop.key(Scope.OPS, mode=Mode.LIVE)
     seen = await shop.look(other)
-    assert (seen.live, seen.payments.attention, seen.holds.held, seen.webhooks.known) == (True, 0, 0, 0)
+    assert (seen.mode, seen.payments.attention, seen.holds.held, seen.webhooks.known) == (Mode.LIVE, 0, 0, 0)
     assert seen.needs == []
     text = (await other.get("/v1/ops")).text
     assert not [one for one in (payment_id, booking_id, webhook_id, "canary") if one in text]

@@ -15,6 +15,7 @@ from earmark.api.auth.api_keys import Authenticator, Principal, new_guest
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import BookingId, Buyer
 from earmark.domain.journal import IdempotencyKey
+from earmark.domain.mode import Mode
 from earmark.domain.payment import payment_id_for
 from earmark.engine.commands import Actor
 
@@ -94,8 +95,8 @@ async def test_a_client_without_a_key_gets_nothing(world: World) -> None:
 @pytest.mark.parametrize("scope", [Scope.SELL, Scope.MANAGE, Scope.OPS])
 async def test_a_key_without_the_scope_gets_its_name(world: World, scope: Scope) -> None:
     """A key does what its scope says, and for all else it is forbidden."""
-    kind = world.kinds[False]
-    _, secret = await world.key(scope, live=False)
+    kind = world.kinds[Mode.TEST]
+    _, secret = await world.key(scope, mode=Mode.TEST)
     has = {scope.value, *(["buy"] if scope is Scope.SELL else [])}
     lacking = [one for one in await world.operations() if one.scopes is not None and not one.scopes & has]
     assert lacking
@@ -110,9 +111,9 @@ async def test_a_key_without_the_scope_gets_its_name(world: World, scope: Scope)
 @pytest.mark.parametrize("which", ["a live key on test events", "a test key on live events"])
 async def test_a_key_finds_nothing_of_the_other_kind(world: World, which: str) -> None:
     """Test and live are separate in one database: what is of the other mode does not exist."""
-    live = which.startswith("a live key")
-    _, secret = await world.key(live=live)
-    assert await of_other_kind(world, secret, theirs=world.kinds[not live]) == []
+    mode, other = (Mode.LIVE, Mode.TEST) if which.startswith("a live key") else (Mode.TEST, Mode.LIVE)
+    _, secret = await world.key(mode=mode)
+    assert await of_other_kind(world, secret, theirs=world.kinds[other]) == []
 
 
 async def of_other_kind(world: World, secret: str, *, theirs: Kind) -> list[str]:
@@ -128,7 +129,7 @@ def other_kind(operation: Operation) -> set[int]:
 
 async def test_the_admin_key_is_of_one_kind_too(world: World) -> None:
     """All scopes, and still only its own mode."""
-    assert await of_other_kind(world, ADMIN, theirs=world.kinds[True]) == []
+    assert await of_other_kind(world, ADMIN, theirs=world.kinds[Mode.LIVE]) == []
 
 
 def stranger(operation: Operation) -> set[int]:
@@ -144,14 +145,14 @@ def stranger(operation: Operation) -> set[int]:
 async def test_another_buyer_s_booking_does_not_exist(world: World) -> None:
     """Not found, never forbidden: a 403 would reveal that it exists."""
     for kind in world.kinds.values():
-        _, secret = await world.key(Scope.SELL, live=kind.live)
+        _, secret = await world.key(Scope.SELL, mode=kind.mode)
         token = await world.token(secret, "mallory")
         assert await as_another_buyer(world, kind, token) == []
 
 
 async def test_a_guest_is_no_other_guest(world: World) -> None:
     """By the cookie as by the token."""
-    kind = world.kinds[False]
+    kind = world.kinds[Mode.TEST]
     token = world.services.authenticator.issue(new_guest(), now=world.clock.now(), seconds=600)
     assert await as_another_buyer(world, kind, token) == []
     assert await as_another_buyer(world, kind, token, cookie=True) == []
@@ -165,7 +166,7 @@ async def as_another_buyer(world: World, kind: Kind, token: str, **how: bool) ->
 async def test_another_buyer_learns_nothing_by_trying_for_the_same_seat(world: World) -> None:
     """That it is taken, and not by which buyer; nor does the victim's idempotency key reveal it."""
     for kind in world.kinds.values():
-        _, secret = await world.key(Scope.SELL, live=kind.live)
+        _, secret = await world.key(Scope.SELL, mode=kind.mode)
         token = await world.token(secret, "mallory")
         body = {"event_id": kind.event, "seats": [kind.seat]}
         answer = await world.ask("POST", "/v1/bookings", credential=token, body=body)
@@ -179,9 +180,9 @@ async def test_another_buyer_learns_nothing_by_trying_for_the_same_seat(world: W
 @pytest.mark.parametrize("kind", ["live", "test"])
 async def test_no_name_reaches_the_idempotency_keys_of_the_other_kind(world: World, name: str, kind: str) -> None:
     """Whatever a buyer is called: a key of the other mode is not shown, and a payment there is another's."""
-    live = kind == "live"
-    theirs, own = world.kinds[not live], world.kinds[live]
-    _, secret = await world.key(Scope.SELL, live=live)
+    mode, other = (Mode.LIVE, Mode.TEST) if kind == "live" else (Mode.TEST, Mode.LIVE)
+    theirs, own = world.kinds[other], world.kinds[mode]
+    _, secret = await world.key(Scope.SELL, mode=mode)
     for buyer in {name.format(theirs.victim), theirs.victim}:
         token = await world.token(secret, buyer)
         answer, said = await _look_up_key(world, token)
@@ -200,7 +201,7 @@ async def _look_up_key(world: World, token: str) -> tuple[Answer, str]:
 async def test_the_control_the_victim_gets_the_answer(world: World) -> None:
     """The same look-up by its own caller: the key did something."""
     for kind in world.kinds.values():
-        _, secret = await world.key(Scope.SELL, live=kind.live)
+        _, secret = await world.key(Scope.SELL, mode=kind.mode)
         answer, _ = await _look_up_key(world, await world.token(secret, kind.victim))
         assert kind.held in answer.text
 
@@ -208,9 +209,7 @@ async def test_the_control_the_victim_gets_the_answer(world: World) -> None:
 def test_no_two_callers_share_a_payment() -> None:
     """A payment's id is made of caller, key and booking: live or test, a buyer or a key, each has its own."""
     names = ("ann", "ann (test)", "test:ann", "test:buyer:ann", "buyer:ann")
-    actors = [
-        Actor(name=f"{who}:{name}", live=live) for who in ("buyer", "key") for name in names for live in (True, False)
-    ]
+    actors = [Actor(name=f"{who}:{name}", mode=mode) for who in ("buyer", "key") for name in names for mode in Mode]
     callers = [Principal(actor=actor, scopes=frozenset(), issuer="k").caller for actor in actors]
     booking_id = BookingId(UUID(int=1))
     assert len({payment_id_for(IdempotencyKey(caller, "k"), booking_id) for caller in callers}) == len(actors)
@@ -219,7 +218,7 @@ def test_no_two_callers_share_a_payment() -> None:
 async def test_a_revoked_key_is_refused_within_a_second_and_its_tokens_with_it(world: World) -> None:
     """Also one that was good a moment ago, and is still cached."""
     for kind in world.kinds.values():
-        key_id, secret = await world.key(live=kind.live)
+        key_id, secret = await world.key(mode=kind.mode)
         token = await world.token(secret, kind.victim)
         for credential in (secret, token):
             assert (await world.ask("GET", "/v1/bookings", credential=credential)).status == 200
@@ -234,14 +233,14 @@ async def test_an_expired_token_is_refused(world: World) -> None:
     """Even the victim's own."""
     expected = await refused(world, 401)
     for kind in world.kinds.values():
-        _, secret = await world.key(Scope.SELL, live=kind.live)
+        _, secret = await world.key(Scope.SELL, mode=kind.mode)
         token = await world.token(secret, kind.victim, seconds=60, ago=60)
         assert await findings(world, kind, token, expected=expected, secrets=everything(world)) == []
 
 
 async def test_a_token_that_was_altered_anywhere_is_refused(world: World) -> None:
     """Signer, issuer, subject, kind, scope, end and signature: all of it, or nothing."""
-    _, secret = await world.key(Scope.SELL, live=True)
+    _, secret = await world.key(Scope.SELL, mode=Mode.LIVE)
     token = await world.token(secret, "mallory")
     good = await world.ask("GET", "/v1/bookings", credential=token)
     assert good.status == 200, "the control: as it was issued it is good"
@@ -251,7 +250,7 @@ async def test_a_token_that_was_altered_anywhere_is_refused(world: World) -> Non
     elsewhere = Authenticator(admin_key=ADMIN, secret="of another shop")
     forged["another signer"] = elsewhere.issue(Buyer("mallory"), now=world.clock.now(), seconds=600)
     for name, credential in forged.items():
-        found = await findings(world, world.kinds[True], credential, expected=expected, secrets=everything(world))
+        found = await findings(world, world.kinds[Mode.LIVE], credential, expected=expected, secrets=everything(world))
         assert found == [], name
 
 
@@ -260,8 +259,8 @@ async def test_the_matrix_finds_a_leak_when_ownership_is_not_checked(
 ) -> None:
     """The control: without the check, another buyer's booking is read, changed and released, and the matrix says so."""
     monkeypatch.setattr(Actor, "may_see", lambda *_: True)
-    _, secret = await world.key(Scope.SELL, live=True)
-    found = await as_another_buyer(world, world.kinds[True], await world.token(secret, "mallory"))
+    _, secret = await world.key(Scope.SELL, mode=Mode.LIVE)
+    found = await as_another_buyer(world, world.kinds[Mode.LIVE], await world.token(secret, "mallory"))
     for name in ("read_booking", "show_history", "extend", "release"):
         assert any(one.startswith(f"{name}: status 200") for one in found), (name, found)
     assert any("read_booking: leaks" in one for one in found)
@@ -272,8 +271,8 @@ async def test_the_matrix_finds_a_key_that_outlives_its_end(world: World, monkey
     """The control: a server that never reads again still accepts a revoked key, and the matrix says so."""
     monkeypatch.setattr("earmark.api.auth.key_cache.SEEN_SECONDS", 1e9)
     monkeypatch.setattr("earmark.api.auth.key_cache.AGAIN_SECONDS", 1e9)
-    kind = world.kinds[True]
-    key_id, secret = await world.key(live=True)
+    kind = world.kinds[Mode.LIVE]
+    key_id, secret = await world.key(mode=Mode.LIVE)
     assert (await world.ask("GET", "/v1/bookings", credential=secret)).status == 200
     await world.services.engine.store.keys.revoke(key_id)
     world.ticks.now += 1.0

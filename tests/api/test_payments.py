@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from earmark.domain.mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.sandbox import callback_signature
 from earmark.sandbox.faults import Fault
@@ -403,4 +404,4 @@ async def test_a_gateway_that_is_not_there_is_not_found(stranger: httpx2.AsyncCl
 async def _bookings(services: Services) -> Any:
     from earmark.engine.ports.store import BookingFilter
 
-    return (await services.engine.store.list_bookings(BookingFilter(live=False, limit=10)))[1]
+    return (await services.engine.store.list_bookings(BookingFilter(mode=Mode.TEST, limit=10)))[1]

@@ -6,6 +6,7 @@ import pytest
 
 from earmark.api.auth.api_keys import new_key
 from earmark.domain import card_numbers
+from earmark.domain.mode import Mode
 from earmark.observability import redaction
 from earmark.observability.logs import Line
 from earmark.observability.redaction import CUT, STRUCK, TEXT_MAX, clean, clean_field, know, redact
@@ -102,7 +103,7 @@ def test_a_card_number_is_redacted_in_a_log_line(monkeypatch: pytest.MonkeyPatch
 
 def test_a_key_of_ours_is_redacted() -> None:
     """Whatever its random part is."""
-    assert redact(f"{new_key(live=True)} {new_key(live=False)}") == f"{STRUCK} {STRUCK}"
+    assert redact(f"{new_key(mode=Mode.LIVE)} {new_key(mode=Mode.TEST)}") == f"{STRUCK} {STRUCK}"
 
 
 def test_a_known_secret_needs_no_shape() -> None:

@@ -10,6 +10,7 @@ from tests.api.conftest import KEY
 
 from earmark import config
 from earmark.api.services import Opened, open_services
+from earmark.domain.mode import Mode
 from earmark.library import Earmark
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway
@@ -32,7 +33,7 @@ async def paying(server: Opened) -> AsyncIterator[str]:
     gateway = services.payments.gateways["sandbox"]
     assert isinstance(gateway, SandboxGateway)
     gateway.script.add(Fault.ERROR_BEFORE, "capture")
-    shop = Earmark(services.engine, live=False, gateways=services.payments.gateways)
+    shop = Earmark(services.engine, mode=Mode.TEST, gateways=services.payments.gateways)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     await shop.pay(held.id, method="pm_card_visa")

@@ -12,6 +12,7 @@ from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
 from earmark.api.routes.tokens import TOKEN_SECONDS_MAX
 from earmark.domain.api_key import Scope
+from earmark.domain.mode import Mode
 
 from .matrix import Ticks
 
@@ -36,10 +37,10 @@ class Shop:
         self.services = msgspec.structs.replace(services, authenticator=authenticator)
         self._transport = httpx2.ASGITransport(app=create_app(self.services), raise_app_exceptions=False)
 
-    async def key(self, *scopes: Scope, live: bool = True) -> tuple[KeyId, str]:
+    async def key(self, *scopes: Scope, mode: Mode = Mode.LIVE) -> tuple[KeyId, str]:
         """A new key: its id and its secret."""
-        key_id, secret = new_key_id(), new_key(live=live)
-        await self.keys.create(key_id, name="k", live=live, scopes=frozenset(scopes), secret_hash=hash_of(secret))
+        key_id, secret = new_key_id(), new_key(mode=mode)
+        await self.keys.create(key_id, name="k", mode=mode, scopes=frozenset(scopes), secret_hash=hash_of(secret))
         return key_id, secret
 
     def caller(self, credential: str | None) -> httpx2.AsyncClient:
@@ -65,7 +66,7 @@ async def issued(shop: Shop, secret: str, buyer: str = "alice", **more: int) -> 
 
 async def test_a_token_lets_one_buyer_hold_pay_and_release(shop: Shop) -> None:
     """Their own, and in their name."""
-    _, secret = await shop.key(Scope.SELL, Scope.MANAGE, live=False)
+    _, secret = await shop.key(Scope.SELL, Scope.MANAGE, mode=Mode.TEST)
     async with shop.caller(secret) as seller, shop.caller(await issued(shop, secret)) as alice:
         assert (await seller.post("/v1/events", json=CONCERT)).status_code == 201
         held = await alice.post("/v1/bookings", json={"event_id": "concert", "seats": ["A1"]})
@@ -81,7 +82,7 @@ async def test_a_token_lets_one_buyer_hold_pay_and_release(shop: Shop) -> None:
 
 async def test_a_key_is_named_in_the_journal(shop: Shop) -> None:
     """By its id, whichever secret it was shown by."""
-    key_id, secret = await shop.key(Scope.SELL, Scope.MANAGE, live=False)
+    key_id, secret = await shop.key(Scope.SELL, Scope.MANAGE, mode=Mode.TEST)
     async with shop.caller(secret) as seller:
         await seller.post("/v1/events", json=CONCERT)
         held = await seller.post("/v1/bookings", json={"event_id": "concert", "buyer": "bob", "seats": ["A1"]})
@@ -91,9 +92,9 @@ async def test_a_key_is_named_in_the_journal(shop: Shop) -> None:
 
 async def test_a_rotation_keeps_idempotency_keys_and_tokens(shop: Shop) -> None:
     """A repeat with the new secret is the repeat of the old one's request."""
-    key_id, old = await shop.key(Scope.SELL, Scope.MANAGE, live=False)
+    key_id, old = await shop.key(Scope.SELL, Scope.MANAGE, mode=Mode.TEST)
     token = await issued(shop, old)
-    new = new_key(live=False)
+    new = new_key(mode=Mode.TEST)
     body = {"event_id": "concert", "buyer": "bob", "seats": ["A1"]}
     async with shop.caller(old) as before, shop.caller(new) as after, shop.caller(token) as alice:
         await before.post("/v1/events", json=CONCERT)
@@ -104,7 +105,7 @@ async def test_a_rotation_keeps_idempotency_keys_and_tokens(shop: Shop) -> None:
         assert (replayed_response.content, replayed_response.headers["Idempotency-Replayed"]) == (first.content, "true")
         assert (await alice.get("/v1/events")).status_code == 200
         assert (await before.get("/v1/events")).status_code == 200
-        await shop.keys.rotate(key_id, secret_hash=hash_of(new_key(live=False)), grace_seconds=0)
+        await shop.keys.rotate(key_id, secret_hash=hash_of(new_key(mode=Mode.TEST)), grace_seconds=0)
         shop.ticks.now += 1
         assert [(await one.get("/v1/events")).status_code for one in (before, after, alice)] == [401, 401, 200]
 
@@ -112,9 +113,9 @@ async def test_a_rotation_keeps_idempotency_keys_and_tokens(shop: Shop) -> None:
 async def test_the_same_buyer_in_both_kinds_has_two_sets_of_idempotency_keys(shop: Shop) -> None:
     """A test must never be answered with what is live, nor the other way round."""
     answers = []
-    for live in (True, False):
-        _, secret = await shop.key(Scope.SELL, Scope.MANAGE, live=live)
-        event = CONCERT | {"id": "live" if live else "test"}
+    for mode in (Mode.LIVE, Mode.TEST):
+        _, secret = await shop.key(Scope.SELL, Scope.MANAGE, mode=mode)
+        event = CONCERT | {"id": mode.value}
         async with shop.caller(secret) as seller, shop.caller(await issued(shop, secret)) as alice:
             await seller.post("/v1/events", json=event)
             listed = [one["id"] for one in (await seller.get("/v1/events")).json()["events"]]
@@ -152,8 +153,8 @@ async def test_a_token_ends_at_its_time_or_with_its_key(shop: Shop, clock: Movab
 
 async def test_a_token_is_not_made_into_a_guest_s(shop: Shop) -> None:
     """A guest's token outlives every key: a client with a key's token becomes a new guest, with another name."""
-    for live in (True, False):
-        _, secret = await shop.key(Scope.SELL, live=live)
+    for mode in Mode:
+        _, secret = await shop.key(Scope.SELL, mode=mode)
         async with shop.caller(await issued(shop, secret)) as alice:
             welcomed = await alice.post("/v1/guests")
             assert welcomed.status_code == 201

@@ -377,17 +377,17 @@ def test_a_redis_in_use_is_not_broken(
 
 
 DOUBLE_SALE = """
-INSERT INTO events (id, name, currency, live, created_at) VALUES ('e', 'e', 'EUR', false, now());
-INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, payment_id)
-SELECT ('00000000-0000-7000-8000-00000000000' || n)::uuid, 'e', 'b' || n, false, 'confirmed',
+INSERT INTO events (id, name, currency, mode, created_at) VALUES ('e', 'e', 'EUR', 'test', now());
+INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, payment_id)
+SELECT ('00000000-0000-7000-8000-00000000000' || n)::uuid, 'e', 'b' || n, 'test', 'confirmed',
        '{"seats": [{"id": "S1", "price": 1}], "pools": [{"id": "GA", "units": 2, "price": 1}]}', 1, 'EUR', now(), now(),
        'one-payment'
   FROM generate_series(1, 3) n;
 INSERT INTO seats (event_id, id, price, position, booking_id)
 VALUES ('e', 'S1', 1, 0, '00000000-0000-7000-8000-000000000003');
 INSERT INTO pools (event_id, id, capacity, held, sold, price, position) VALUES ('e', 'GA', 5, 0, 4, 1, 0);
-INSERT INTO outside_payments VALUES ('p1', '00000000-0000-7000-8000-000000000001'),
-                                    ('p2', '00000000-0000-7000-8000-000000000001');
+INSERT INTO outside_payments VALUES ('p1', '00000000-0000-7000-8000-000000000001', 'test'),
+                                    ('p2', '00000000-0000-7000-8000-000000000001', 'test');
 """
 
 

@@ -46,8 +46,8 @@ ROWS = {
 LIVE = "SELECT count(*) FROM bookings WHERE event_id = $1 AND state IN ('held', 'confirmed')"
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 EVENT = """
-INSERT INTO events (id, name, currency, live, created_at, sale_closes_at, per_buyer_max)
-VALUES ($1, 'A show', 'EUR', false, now(), $2, $3)
+INSERT INTO events (id, name, currency, mode, created_at, sale_closes_at, per_buyer_max)
+VALUES ($1, 'A show', 'EUR', 'test', now(), $2, $3)
 """
 SEATS = """
 INSERT INTO seats (event_id, id, price, position, blocked)

@@ -24,6 +24,7 @@ from earmark.cli.doctor.workers import COUNTS
 from earmark.clock import MovableClock, SystemClock
 from earmark.config import Settings
 from earmark.domain.ids import BookingId
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.library import Earmark
@@ -318,12 +319,12 @@ async def test_a_broken_promise_is_ill_and_is_not_touched(file_url: str) -> None
     assert levels((await findings(file_url))["promises"]) == ["ok"]
     by_hand(
         file_url,
-        "DROP TRIGGER seat_keeps_its_live_owner",
+        "DROP TRIGGER seat_keeps_its_active_owner",
         "UPDATE seats SET booking_id = NULL WHERE id = 'A2'",
     )
     (broken,) = (await findings(file_url, fix=True))["promises"]
     assert broken.level is Level.ILL
-    assert "every seat of a live booking points to it" in broken.said
+    assert "every seat of an active booking points to it" in broken.said
 
 
 def test_what_a_recount_sets_right_are_rules_of_verify() -> None:
@@ -334,19 +335,19 @@ def test_what_a_recount_sets_right_are_rules_of_verify() -> None:
 
 
 @pytest.mark.parametrize(
-    "live, level, said",
+    "mode, level, said",
     [
-        (True, Level.ILL, "Payments need somebody: 1 at sandbox."),
-        (False, Level.NOTE, "Test payments need somebody: 1 at sandbox."),
+        (Mode.LIVE, Level.ILL, "Payments need somebody: 1 at sandbox."),
+        (Mode.TEST, Level.NOTE, "Test payments need somebody: 1 at sandbox."),
     ],
 )
-async def test_a_payment_that_needs_attention_is_ill(file_url: str, *, live: bool, level: Level, said: str) -> None:
+async def test_a_payment_that_needs_attention_is_ill(file_url: str, *, mode: Mode, level: Level, said: str) -> None:
     """The bank refuses a refund, for real. Test money is worth knowing, and no illness."""
     assert levels((await findings(file_url))["money"]) == ["ok"]
     engine = await runtime.open_engine(Settings(database_url=file_url))
     driver = PaymentDriver(engine, gateways.open_sandbox())
-    actor, ids = Actor(name="test", live=live), engine.ids
-    shop = Earmark(engine, live=live)
+    actor, ids = Actor(name="test", mode=mode), engine.ids
+    shop = Earmark(engine, mode=mode)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     about: dict[str, Any] = {"actor": actor, "booking_id": BookingId(UUID(held.id))}
@@ -370,10 +371,10 @@ async def test_a_payment_that_is_open_too_long_is_reported(file_url: str, monkey
     """Its gateway is not configured any more, say; an hour is no time for a doctor to wait in a test."""
     engine = await runtime.open_engine(Settings(database_url=file_url))
     driver = PaymentDriver(engine, {})
-    shop = Earmark(engine, live=False)
+    shop = Earmark(engine, mode=Mode.TEST)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
-    about: dict[str, Any] = {"actor": Actor(name="test", live=False), "booking_id": BookingId(UUID(held.id))}
+    about: dict[str, Any] = {"actor": Actor(name="test", mode=Mode.TEST), "booking_id": BookingId(UUID(held.id))}
     about |= {"entry_id": engine.ids.entry_id(), "payment_id": engine.ids.payment_id()}
     await driver.pay(Pay(**about, gateway="gone", method="pm_card_visa"), within=60)
     await engine.close()

@@ -17,6 +17,7 @@ from earmark.cli.explain import booking as story
 from earmark.domain.booking import Booking, Lines, SeatLine
 from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PaymentId, RefundId, SeatId
 from earmark.domain.journal import Entry
+from earmark.domain.mode import Mode
 from earmark.domain.money_text import spelled
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
 from earmark.domain.state_machine import State
@@ -37,7 +38,7 @@ def a_booking(state: State = State.CONFIRMED, **fields: object) -> Booking:
         id=ID,
         event_id=EVENT,
         buyer=Buyer("alice"),
-        live=False,
+        mode=Mode.TEST,
         state=state,
         lines=lines,
         total=4500,
@@ -53,7 +54,7 @@ def a_payment(state: PaymentState = PaymentState.CAPTURED, **fields: object) -> 
         id=PAYMENT,
         booking_id=ID,
         event_id=EVENT,
-        live=False,
+        mode=Mode.TEST,
         gateway="stripe",
         method="pm_card_visa",
         amount=4500,

@@ -12,6 +12,7 @@ from earmark import Earmark
 from earmark.cli import main
 from earmark.clock import MovableClock
 from earmark.domain.ids import EventId, SeatId
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, ChangeEvent, SeatPatch
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ async def url(tmp_path: Path) -> str:
         await shop.release((await shop.hold("play", buyer="bob", seats=["A2"])).id)
         engine = shop.engine
         patch = SeatPatch(id=SeatId("A5"), blocked=True)
-        actor = Actor(name="manager", live=True)
+        actor = Actor(name="manager", mode=Mode.LIVE)
         await engine.change(
             ChangeEvent(
                 actor=actor,

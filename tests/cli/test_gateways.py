@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from earmark import config
+from earmark.domain.mode import Mode
 from earmark.errors import SetupError
 from earmark.wiring import gateways
 
@@ -28,13 +29,13 @@ def test_one_of_two_secrets_alone_is_refused(missing: str) -> None:
 async def test_a_test_key_may_go_to_another_address() -> None:
     """The sandbox stands in for Stripe."""
     gateway = gateways.open_gateways(config.read(KEYS | SANDBOX))["stripe"]
-    assert not gateway.live
+    assert gateway.mode is Mode.TEST
     await gateway.close()
 
 
 def test_a_live_key_is_shown_to_stripe_alone() -> None:
     """Else a slip in a setting would send it to another server."""
     live = KEYS | {"EARMARK_STRIPE_KEY": "sk_live_1"}
-    assert gateways.open_gateways(config.read(live))["stripe"].live
+    assert gateways.open_gateways(config.read(live))["stripe"].mode is Mode.LIVE
     with pytest.raises(SetupError, match="for test keys"):
         gateways.open_gateways(config.read(live | SANDBOX))

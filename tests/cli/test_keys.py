@@ -65,7 +65,7 @@ def test_a_secret_is_alone_on_stdout(keys: Command) -> None:
 def test_a_key_s_life_as_a_program_sees_it(keys: Command) -> None:
     """Made, rotated with two secrets, revoked for good."""
     made = keys.json("create", "shop", "--scope", "sell", "--scope", "manage", "--days", "30")
-    assert (made["kind"], made["scopes"], made["state"]) == ("live", ["manage", "sell"], "good")
+    assert (made["mode"], made["scopes"], made["state"]) == ("live", ["manage", "sell"], "good")
     assert made["secret"].startswith("ek_live_")
     assert made["expires_at"]
     rotated = keys.json("rotate", made["id"], "--grace-seconds", "60")

@@ -22,6 +22,7 @@ from earmark import config
 from earmark.cli import main
 from earmark.config import Settings
 from earmark.domain.ids import BookingId
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.library import Earmark
 from earmark.payments.driver import PaymentDriver
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from earmark.sandbox.server import RunningSandbox
 
 PRICE = 4500
-ACTOR = Actor(name="test", live=False)
+ACTOR = Actor(name="test", mode=Mode.TEST)
 REFUSING, PLAIN = "pm_card_refund_fail", "pm_card_visa"
 
 
@@ -79,7 +80,7 @@ class ShopWithCommandLine:
 
         async def create(engine: Engine, _: PaymentDriver) -> None:
             seats = dict.fromkeys(("A1", "A2", "A3", "A4"), PRICE)
-            await Earmark(engine, live=False).create("concert", name="A concert", currency="EUR", seats=seats)
+            await Earmark(engine, mode=Mode.TEST).create("concert", name="A concert", currency="EUR", seats=seats)
 
         self._in_shop(create)
 
@@ -105,7 +106,7 @@ class ShopWithCommandLine:
 
 
 async def _sell(engine: Engine, driver: PaymentDriver, seat: str, *, method: str, refund: int) -> Payment:
-    held = await Earmark(engine, live=False).hold("concert", buyer="alice", seats=[seat])
+    held = await Earmark(engine, mode=Mode.TEST).hold("concert", buyer="alice", seats=[seat])
     about: dict[str, Any] = {"actor": ACTOR, "booking_id": BookingId(UUID(held.id))}
     ids = engine.ids
     ask = Pay(**about, entry_id=ids.entry_id(), payment_id=ids.payment_id(), gateway="stripe", method=method)

@@ -10,6 +10,7 @@ import pytest
 
 from earmark import Earmark, NewSeat, OnDecline, State, library
 from earmark.domain.ids import PaymentId
+from earmark.domain.mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.errors import (
     BookingResolved,
@@ -48,7 +49,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def shop(url: str, clock: MovableClock) -> AsyncIterator[Earmark]:
     """A play with three seats and a pool, for test money."""
-    async with Earmark.open(url, clock=clock, live=False) as earmark:
+    async with Earmark.open(url, clock=clock, mode=Mode.TEST) as earmark:
         seats = {"A1": 4500, "A2": 4500, "A3": 0}
         await earmark.create("play", name="A play", currency="EUR", seats=seats, pools={"GA": (5, 1000)})
         yield earmark
@@ -129,7 +130,7 @@ async def test_live_events_are_never_paid_at_the_sandbox() -> None:
 async def test_test_and_live_do_not_see_each_other(tmp_path: Path) -> None:
     """Two kinds in one database: events, bookings and keys of the one do not exist for the other."""
     url = f"sqlite:///{tmp_path}/shop.sqlite3"
-    async with Earmark.open(url) as live, Earmark.open(url, live=False) as test:
+    async with Earmark.open(url) as live, Earmark.open(url, mode=Mode.TEST) as test:
         await live.create("play", name="A play", currency="EUR", pools={"GA": (5, 0)}, key="k")
         held = await live.hold("play", buyer="alice", pools={"GA": 1}, key="k1")
         for look in (test.event, test.map):
@@ -227,7 +228,7 @@ async def test_lists_go_on_past_a_page(clock: MovableClock) -> None:
 
 async def test_pay_without_a_key_is_found_again_after_a_crash(url: str, clock: MovableClock) -> None:
     """The program was killed after the payment was opened: the same call again is the same payment, and one charge."""
-    async with Earmark.open(url, clock=clock, live=False) as shop:
+    async with Earmark.open(url, clock=clock, mode=Mode.TEST) as shop:
         await shop.create("late", name="A late play", currency="EUR", seats={"A1": 4500})
         held = await shop.hold("late", buyer="alice", seats=["A1"])
         first = await shop.pay(held.id, method=CARD)

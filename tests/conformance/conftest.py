@@ -13,6 +13,7 @@ from tests.journal_completeness import JournalComparison
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
 from earmark.domain.journal import IdempotencyKey
+from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, shown_state
 from earmark.domain.state_machine import State
@@ -47,7 +48,7 @@ POOLED = [*STORES, "pooled"]
 BEHIND_A_POOLER_TOO = pytest.mark.parametrize("store", POOLED, indirect=True)
 """For files that are asked of PostgreSQL behind PgBouncer as well."""
 BEHIND_A_POOLER_IN_A_PROOF = pytest.mark.parametrize("store", POOLED if PROOF else STORES, indirect=True)
-SHOP = Actor(name="shop", live=True)
+SHOP = Actor(name="shop", mode=Mode.LIVE)
 SEATS = ("A1", "A2", "A3", "A4")
 
 
@@ -73,17 +74,17 @@ class Shop:
         seats: Iterable[str] = SEATS,
         pools: Mapping[str, int] | None = None,
         price: int = 4500,
-        live: bool = True,
+        mode: Mode = Mode.LIVE,
         idempotency: KeyedRequest | None = None,
         **fields: Any,
     ) -> CreateEvent:
         """What `create` asks."""
         event = Event(
-            id=EventId(event_id), name="Concert", currency="EUR", live=live, created_at=datetime.now(UTC), **fields
+            id=EventId(event_id), name="Concert", currency="EUR", mode=mode, created_at=datetime.now(UTC), **fields
         )
         offered = {"GA": 10} if pools is None else pools
         return CreateEvent(
-            actor=Actor(name="manager", live=live),
+            actor=Actor(name="manager", mode=mode),
             entry_id=self.ids.entry_id(),
             event=event,
             seats=tuple(Seat(event_id=event.id, id=SeatId(seat), price=price) for seat in seats),
@@ -194,13 +195,13 @@ class Shop:
         *,
         seats: Iterable[SeatPatch] = (),
         pools: Iterable[PoolPatch] = (),
-        live: bool = True,
+        mode: Mode = Mode.LIVE,
         idempotency: KeyedRequest | None = None,
         **fields: Any,
     ) -> ChangeEvent:
         """What `change` asks."""
         return ChangeEvent(
-            actor=Actor(name="manager", live=live),
+            actor=Actor(name="manager", mode=mode),
             entry_id=self.ids.entry_id(),
             event_id=EventId(event_id),
             fields=fields,
@@ -242,17 +243,15 @@ class Shop:
 
     async def bookings(self, **wanted: Any) -> list[Booking]:
         """Live ones and ended ones, live events and test events unless asked for one kind."""
-        kinds = [wanted.pop("live")] if "live" in wanted else [True, False]
+        kinds = [wanted.pop("mode")] if "mode" in wanted else list(Mode)
         found: list[Booking] = []
-        for live in kinds:
-            found += (await self.store.list_bookings(BookingFilter(live=live, limit=1000, **wanted)))[1]
+        for mode in kinds:
+            found += (await self.store.list_bookings(BookingFilter(mode=mode, limit=1000, **wanted)))[1]
         return found
 
     async def picture(self) -> dict[str, Any]:
         """Everything that can be read, but for the time of reading."""
-        events = [
-            event for live in (True, False) for event in await self.store.list_events(live=live, after=None, limit=1000)
-        ]
+        events = [event for mode in Mode for event in await self.store.list_events(mode=mode, after=None, limit=1000)]
         maps = {event.id: await self.store.read_map(event.id) for event in events}
         bookings = await self.bookings()
         return {
@@ -323,13 +322,13 @@ async def the_books_balance(store: Store) -> AsyncIterator[None]:
     """After a test: no promise is broken, and the pools say what the bookings say."""
     yield
     assert await store.find_flaws(limit=10) == []
-    for live in (True, False):
-        for event in await store.list_events(live=live, after=None, limit=1000):
+    for mode in Mode:
+        for event in await store.list_events(mode=mode, after=None, limit=1000):
             await _check_pools(store, event)
 
 
 async def _check_pools(store: Store, event: Event) -> None:
-    wanted = BookingFilter(live=event.live, event_id=event.id, limit=100_000)
+    wanted = BookingFilter(mode=event.mode, event_id=event.id, limit=100_000)
     _, bookings = await store.list_bookings(wanted)
     seen = await store.read_map(event.id)
     for pool in seen.pools:

@@ -40,7 +40,7 @@ MONEY_PLANTED = [
         Planted(f"a payment {what}", "gateway_payment_of_its_booking", on(SALE, change), f"payment {SALE} and booking")
         for what, change in {
             "in another currency": "currency = 'USD'",
-            "of the test mode": "live = NOT live",
+            "of the test mode": "mode = CASE mode WHEN 'test' THEN 'live' ELSE 'test' END",
             "of another event": "event_id = 'other'",
         }.items()
     ),

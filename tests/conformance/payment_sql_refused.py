@@ -7,7 +7,7 @@ from .sql_refused import Break
 SALE, OPEN, LATE, NEW = (f"00000000-0000-7000-8000-00000000000{n}" for n in range(1, 5))
 BACK, MORE = (f"00000000-0000-7000-8000-0000000000b{n}" for n in range(1, 3))
 CARD = "00000000-0000-7000-8000-0000000000c1"
-PAYMENT = "booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, due_at"
+PAYMENT = "booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, due_at"
 REFUND = "payment_id, booking_id, amount, created_at, state"
 
 
@@ -55,7 +55,8 @@ _CALLED = (
 
 # What the sale is paid from, and what that says of it.
 _CARD = (
-    f"INSERT INTO accounts (id, currency, live, created_at) SELECT '{CARD}', currency, live, created_at "
+    "INSERT INTO accounts (id, currency, mode, created_at, code_digest) "
+    f"SELECT '{CARD}', currency, mode, created_at, 'x' "
     "FROM bookings WHERE id = '{sold}'"
 )
 _OPENED = (
@@ -63,8 +64,8 @@ _OPENED = (
     "SELECT id, 0, 'opened', id, 0, 0, 0, 0, created_at FROM accounts"
 )
 _DRAWN = (
-    "INSERT INTO account_payments (id, account_id, currency, live, amount, automatic, created_at) "
-    f"SELECT '{SALE}', id, currency, live, 1000, live, created_at FROM accounts"
+    "INSERT INTO account_payments (id, account_id, currency, mode, amount, automatic, created_at) "
+    f"SELECT '{SALE}', id, currency, mode, 1000, mode = 'live', created_at FROM accounts"
 )
 
 MONEY = (
@@ -95,7 +96,7 @@ _IDENTITY = {
     "under a new id": f"id = '{NEW}'",
     "of another booking": "booking_id = '{sold}'",
     "of another event": "event_id = 'other'",
-    "of the test mode": "live = NOT live",
+    "of the test mode": "mode = CASE mode WHEN 'test' THEN 'live' ELSE 'test' END",
     "at another gateway": "gateway = 'purse'",
     "by another method": "method = 'cash'",
     "of another amount": "amount = amount + 1",
@@ -113,7 +114,7 @@ MONEY_BREAKS = [
         Break(f"a new payment {what}", "payment_of_its_booking", a_payment(NEW, "sold", **changes))
         for what, changes in {
             "in another currency": {"currency": "'USD'"},
-            "of the test mode": {"live": "NOT live"},
+            "of the test mode": {"mode": "CASE mode WHEN 'test' THEN 'live' ELSE 'test' END"},
             "of another event": {"event_id": "'other'"},
         }.items()
     ),
@@ -163,7 +164,7 @@ MONEY_BREAKS = [
         }.items()
     ),
     Break("a refund that is pending again", "refund_moves_along_an_edge", on_back("state = 'pending'")),
-    Break("a refund elsewhere, in silence", "refund_elsewhere_calls_somebody", on(SALE, "refunded_elsewhere = 1")),
+    Break("a refund elsewhere, in silence", "refund_elsewhere_needs_attention", on(SALE, "refunded_elsewhere = 1")),
     Break(
         "more gone back elsewhere than was left",
         "payment_refunded_elsewhere_in_order",
@@ -174,7 +175,7 @@ MONEY_BREAKS = [
         "payment_refunded_elsewhere_in_order",
         on(SALE, "refunded_elsewhere = -1"),
     ),
-    Break("a refund that fails in silence", "failed_refund_calls_somebody", on_back("state = 'refused'")),
+    Break("a refund that fails in silence", "failed_refund_needs_attention", on_back("state = 'refused'")),
     Break(
         "a refund that was refused and is made after all",
         "refund_moves_along_an_edge",

@@ -31,7 +31,7 @@ class PaymentShop(Shop):
         known: dict[str, Any] = {
             "booking_id": booking.id,
             "event_id": booking.event_id,
-            "live": booking.live,
+            "mode": booking.mode,
             "gateway": "bank",
             "method": "card",
             "amount": booking.total,

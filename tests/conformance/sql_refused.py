@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-BOOKING = "event_id, buyer, live, lines, total, currency, created_at, expires_at, version"
+BOOKING = "event_id, buyer, mode, lines, total, currency, created_at, expires_at, version"
 JOURNAL = "event_id, booking_id, verb, before, after, actor, reason, at, facts"
 A_KEY = (
     f"INSERT INTO journal (id, version, {JOURNAL}, caller, key, answer_status) "
@@ -50,10 +50,10 @@ def _lines(name: str, lines: str, *, and_also: str = "") -> str:
 
 
 ANOTHER_EVENT = (
-    "INSERT INTO events (id, name, currency, live, created_at) "
-    "SELECT 'other', name, currency, live, created_at FROM events"
+    "INSERT INTO events (id, name, currency, mode, created_at) "
+    "SELECT 'other', name, currency, mode, created_at FROM events"
 )
-PAYMENT = "INSERT INTO outside_payments (payment_id, booking_id) VALUES ('p1', '{sold}')"
+PAYMENT = "INSERT INTO outside_payments (payment_id, booking_id, mode) VALUES ('p1', '{sold}', 'live')"
 SELL_IT = "UPDATE bookings SET state = 'confirmed' WHERE id = '{held}'"
 NO_LIMIT = "UPDATE events SET per_buyer_max = NULL"
 NO_SEAT = lines_of(pools=units(1))
@@ -112,13 +112,13 @@ BREAKS = [
     ),
     Break(
         "a held seat given away",
-        "seat_keeps_its_live_owner",
+        "seat_keeps_its_active_owner",
         "UPDATE seats SET booking_id = '{released}' WHERE id = 'A1'",
     ),
-    Break("a sold seat set free", "seat_keeps_its_live_owner", "UPDATE seats SET booking_id = NULL WHERE id = 'A2'"),
-    Break("a sold seat blocked", "seat_keeps_its_live_owner", "UPDATE seats SET blocked = true WHERE id = 'A2'"),
-    Break("a sold seat renamed", "seat_keeps_its_live_owner", "UPDATE seats SET id = 'Z9' WHERE id = 'A2'"),
-    Break("a held seat removed", "seat_keeps_its_live_owner", "DELETE FROM seats WHERE id = 'A1'"),
+    Break("a sold seat set free", "seat_keeps_its_active_owner", "UPDATE seats SET booking_id = NULL WHERE id = 'A2'"),
+    Break("a sold seat blocked", "seat_keeps_its_active_owner", "UPDATE seats SET blocked = true WHERE id = 'A2'"),
+    Break("a sold seat renamed", "seat_keeps_its_active_owner", "UPDATE seats SET id = 'Z9' WHERE id = 'A2'"),
+    Break("a held seat removed", "seat_keeps_its_active_owner", "DELETE FROM seats WHERE id = 'A1'"),
     Break(
         "a blocked seat taken",
         "blocked_seat_is_not_taken",
@@ -158,14 +158,14 @@ BREAKS = [
         )
         for what, change in {
             "another buyer": "buyer = 'eve'",
-            "the test mode": "live = false",
+            "the test mode": "mode = 'test'",
             "another currency": "currency = 'USD'",
             "another beginning": "created_at = expires_at",
         }.items()
     ),
     Break(
-        "a live booking removed",
-        "live_booking_stays",
+        "an active booking removed",
+        "active_booking_stays",
         "DELETE FROM bookings WHERE id = '{new}'",
         (a_hold_like("held", lines=NO_SEAT),),
     ),
@@ -280,12 +280,15 @@ BREAKS = [
         "a payment under a new id", "outside_payment_stays", "UPDATE outside_payments SET payment_id = 'p2'", (PAYMENT,)
     ),
     Break(
-        "a payment in another mode", "outside_payment_stays", "UPDATE outside_payments SET live = NOT live", (PAYMENT,)
+        "a payment in another mode",
+        "outside_payment_stays",
+        "UPDATE outside_payments SET mode = CASE mode WHEN 'test' THEN 'live' ELSE 'test' END",
+        (PAYMENT,),
     ),
     Break(
         "a payment that is of another mode than its booking",
         "outside_payment_agrees_with_booking",
-        "INSERT INTO outside_payments (payment_id, booking_id, live) VALUES ('p1', '{sold}', false)",
+        "INSERT INTO outside_payments (payment_id, booking_id, mode) VALUES ('p1', '{sold}', 'test')",
     ),
     Break("a payment removed", "outside_payment_stays", "DELETE FROM outside_payments", (PAYMENT,)),
     Break("a pool in use renamed", "pool_in_use_stays", "UPDATE pools SET id = 'VIP' WHERE held + sold > 0"),
@@ -356,7 +359,7 @@ SQLITE_BREAKS = [
     Break(
         "an event replaced by one without a limit",
         "event_is_not_replaced",
-        "REPLACE INTO events (id, name, currency, live, created_at) VALUES ('show', 'x', 'EUR', 1, 1)",
+        "REPLACE INTO events (id, name, currency, mode, created_at) VALUES ('show', 'x', 'EUR', 'live', 1)",
     ),
     Break(
         "an event replaced by another that is renamed",
@@ -406,8 +409,8 @@ SQLITE_BREAKS = [
     Break(
         "a new event without a number",
         "counts_are_integers",
-        "INSERT INTO events (id, name, currency, live, created_at, per_buyer_max) "
-        "VALUES ('other', 'x', 'EUR', 1, 1, 'many')",
+        "INSERT INTO events (id, name, currency, mode, created_at, per_buyer_max) "
+        "VALUES ('other', 'x', 'EUR', 'live', 1, 'many')",
     ),
     Break(
         "a new entry without a number",

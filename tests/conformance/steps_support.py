@@ -16,9 +16,10 @@ from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import Entry
+from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat
-from earmark.domain.state_machine import LIVE, State
+from earmark.domain.state_machine import ACTIVE_STATES, State
 from earmark.engine.ports.store import Changes, SeatChange
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
@@ -50,7 +51,7 @@ def total_ref(buyer: Buyer) -> TotalRef:
 
 def paid(payment_id: str) -> OutsidePaymentRef:
     """The reference in the mode of the event."""
-    return OutsidePaymentRef(payment_id, live=True)
+    return OutsidePaymentRef(payment_id, mode=Mode.LIVE)
 
 
 class Shop:
@@ -84,7 +85,7 @@ class Shop:
         known: dict[str, Any] = {
             "name": "A show",
             "currency": "EUR",
-            "live": True,
+            "mode": Mode.LIVE,
             "created_at": self.clock.now(),
             "per_buyer_max": 4,
         }
@@ -107,7 +108,7 @@ class Shop:
         )
         known: dict[str, Any] = {
             "event_id": SHOW,
-            "live": True,
+            "mode": Mode.LIVE,
             "state": State.HELD,
             "lines": lines,
             "total": lines.total,
@@ -182,7 +183,7 @@ class Shop:
 
 
 def _weight(booking: Booking) -> int:
-    return booking.lines.units if booking.state in LIVE else 0
+    return booking.lines.units if booking.state in ACTIVE_STATES else 0
 
 
 def _held_and_sold(booking: Booking) -> Counter[str]:

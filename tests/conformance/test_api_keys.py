@@ -11,6 +11,7 @@ import pytest
 
 from earmark.domain.api_key import ApiKey, Scope
 from earmark.domain.ids import KeyId
+from earmark.domain.mode import Mode
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -28,14 +29,19 @@ def hashed(secret: str) -> bytes:
 
 async def make(store: Store, key_id: str = "k1", *, seconds: float | None = None) -> ApiKey:
     return await store.keys.create(
-        KeyId(key_id), name="till", live=False, scopes=SELL, secret_hash=hashed(f"secret of {key_id}"), seconds=seconds
+        KeyId(key_id),
+        name="till",
+        mode=Mode.TEST,
+        scopes=SELL,
+        secret_hash=hashed(f"secret of {key_id}"),
+        seconds=seconds,
     )
 
 
 async def test_a_key_is_found_by_its_secret_and_by_its_id(store: Store) -> None:
     """What was written is what is read, whichever way."""
     made = await make(store)
-    assert (made.name, made.live, made.scopes, made.revoked_at) == ("till", False, SELL, None)
+    assert (made.name, made.mode, made.scopes, made.revoked_at) == ("till", Mode.TEST, SELL, None)
     assert await store.keys.find(hashed("secret of k1")) == made
     assert await store.keys.read(KeyId("k1")) == made
     assert await store.keys.find(hashed("another")) is None
@@ -56,7 +62,7 @@ async def test_one_id_is_one_key(store: Store) -> None:
     made = await make(store)
     with pytest.raises(InvalidRequest):
         await store.keys.create(
-            KeyId("k1"), name="other", live=True, scopes=frozenset({Scope.OPS}), secret_hash=hashed("other")
+            KeyId("k1"), name="other", mode=Mode.LIVE, scopes=frozenset({Scope.OPS}), secret_hash=hashed("other")
         )
     assert await store.keys.list_all() == [made]
 
@@ -65,7 +71,7 @@ async def test_one_id_is_one_key(store: Store) -> None:
 async def test_a_key_has_scopes_that_keys_can_have(store: Store, scopes: frozenset[Scope]) -> None:
     """To buy is for tokens, and a key that may do nothing is a mistake."""
     with pytest.raises(InvalidRequest):
-        await store.keys.create(KeyId("k1"), name="till", live=False, scopes=scopes, secret_hash=hashed("x"))
+        await store.keys.create(KeyId("k1"), name="till", mode=Mode.TEST, scopes=scopes, secret_hash=hashed("x"))
     assert await store.keys.list_all() == []
 
 
@@ -103,8 +109,8 @@ async def test_a_key_ends_at_its_moment(store: Store, clock: MovableClock) -> No
     """Half-open, like every other time here."""
     key = await make(store, seconds=60)
     assert key.expires_at is not None
-    assert key.is_live_at(clock.now())
-    assert not key.is_live_at(key.expires_at)
+    assert key.is_active_at(clock.now())
+    assert not key.is_active_at(key.expires_at)
     clock.advance(61)
     with pytest.raises(InvalidRequest):
         await store.keys.rotate(KeyId("k1"), secret_hash=hashed("second"), grace_seconds=0)
@@ -138,7 +144,7 @@ async def test_a_rotation_that_meets_a_revocation_does_not_bring_the_key_back(st
 BREAKS = {
     "a secret where a hash should be": "UPDATE api_keys SET hash = 'ek_test_something'",
     "an unknown scope": "UPDATE api_keys SET scopes = 'everything'",
-    "another kind": "UPDATE api_keys SET live = NOT live",
+    "another kind": "UPDATE api_keys SET mode = CASE mode WHEN 'test' THEN 'live' ELSE 'test' END",
     "a longer life": "UPDATE api_keys SET expires_at = NULL",
     "a revocation undone": "UPDATE api_keys SET revoked_at = NULL WHERE id = 'k2'",
     "a key deleted": "DELETE FROM api_keys",

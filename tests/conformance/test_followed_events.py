@@ -25,11 +25,11 @@ async def test_some_seats_are_as_the_whole_map_has_them(store: Store, ids: Uuid7
     await open_play(shop, "other")
     await shop.hold("play", buyer="alice", seats=["A2", "A10"], pools={"GA": 3}, ttl_seconds=5)
     whole = await store.read_map(PLAY)
-    seen = await store.live.read_seats(PLAY, [SeatId("A10"), SeatId("A2"), SeatId("A3"), SeatId("Z9")])
+    seen = await store.followed_events.read_seats(PLAY, [SeatId("A10"), SeatId("A2"), SeatId("A3"), SeatId("Z9")])
     assert list(seen.seats) == [one for one in whole.seats if one.seat.id in {"A2", "A3", "A10"}]
     assert (list(seen.pools), seen.ends_at) == (list(whole.pools), whole.ends_at)
     clock.advance(5)
-    lapsed = await store.live.read_seats(PLAY, [])
+    lapsed = await store.followed_events.read_seats(PLAY, [])
     assert not lapsed.seats
     assert [pool.free for pool in lapsed.pools] == [10]
 
@@ -39,11 +39,11 @@ async def test_the_newest_number_is_the_last_that_was_given(store: Store, ids: U
     shop = Earmark(Engine(store, ids=ids))
     await open_play(shop)
     await open_play(shop, "other")
-    assert await store.live.newest(PLAY) == 0
+    assert await store.followed_events.newest(PLAY) == 0
     await shop.hold("other", buyer="alice", seats=["A1"])
     await drain(store)
-    assert await store.live.newest(PLAY) == 1
+    assert await store.followed_events.newest(PLAY) == 1
     await shop.hold("play", buyer="alice", seats=["A1"])
-    assert await store.live.newest(PLAY) == 1
+    assert await store.followed_events.newest(PLAY) == 1
     await drain(store)
-    assert await store.live.newest(PLAY) == 2
+    assert await store.followed_events.newest(PLAY) == 2

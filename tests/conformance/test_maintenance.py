@@ -16,6 +16,7 @@ import pytest
 
 from earmark.domain.ids import Buyer, EntryId, EventId, PoolId, PoolRef, TotalRef
 from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, Decided, KeyedRequest, Replayed
 from earmark.engine.ports.heartbeats import Process, Pulse
 from earmark.engine.ports.outbox import START
@@ -219,20 +220,20 @@ async def test_the_holds_of_a_kind_are_counted_by_whether_they_live(
 ) -> None:
     """What was let go is no hold, what is of the other kind is not seen, and no more is counted than was asked for."""
     await shop.create()
-    await shop.create("rehearsal", live=False)
+    await shop.create("rehearsal", mode=Mode.TEST)
     await shop.hold("ada", "A1", ttl=60)
     for buyer, seat, ttl in (("bob", "A2", 600), ("cleo", "A3", 900)):
         await shop.hold(buyer, seat, ttl=ttl)
     await shop.release(await shop.hold("dan", "A4", ttl=600))
-    await shop.hold("eve", "A1", event_id="rehearsal", actor=Actor(name="tester", live=False))
+    await shop.hold("eve", "A1", event_id="rehearsal", actor=Actor(name="tester", mode=Mode.TEST))
     clock.advance(70)
-    seen = await store.upkeep.holds(live=True, limit=100)
+    seen = await store.upkeep.holds(mode=Mode.LIVE, limit=100)
     assert (seen.held, seen.due) == (2, 1)
     assert seen.next_at is not None
     assert seen.due_since is not None
     assert seen.due_since <= seen.now < seen.next_at <= seen.now + timedelta(seconds=530)
-    assert (await store.upkeep.holds(live=True, limit=2)).held == 1
-    other = await store.upkeep.holds(live=False, limit=100)
+    assert (await store.upkeep.holds(mode=Mode.LIVE, limit=2)).held == 1
+    other = await store.upkeep.holds(mode=Mode.TEST, limit=100)
     assert (other.held, other.due, other.due_since) == (1, 0, None)
 
 
@@ -259,7 +260,7 @@ async def test_a_total_that_is_missing_is_made(shop: Shop, store: Store) -> None
     await by_hand(store, "UPDATE buyer_totals SET units = 0")
     await by_hand(store, "DELETE FROM buyer_totals")
     assert [flaw.rule for flaw in await store.find_flaws(limit=1)] == [
-        "a buyer's total is the sum of the buyer's live bookings"
+        "a buyer's total is the sum of the buyer's active bookings"
     ]
     assert await store.upkeep.recount(limit=10) == 1
     assert await store.find_flaws(limit=1) == []

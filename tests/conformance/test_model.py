@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, PoolPatch, SeatPatch
 from earmark.errors import Refusal
 from earmark.store.sqlite.memory import MemoryStore
@@ -62,7 +63,7 @@ class Claim:
         return self.story[-1]
 
     @property
-    def live(self) -> bool:
+    def is_active(self) -> bool:
         """Whether it keeps its seats."""
         return self.state in {"held", "confirmed"}
 
@@ -99,7 +100,7 @@ class Model:
 
     def seat(self, seat: str) -> str:
         """What the map shows."""
-        owners = [claim.state for claim in self.claims if claim.live and seat in claim.seats]
+        owners = [claim.state for claim in self.claims if claim.is_active and seat in claim.seats]
         assert len(owners) <= 1, "the model itself sold a seat twice"
         if owners:
             return "booked" if owners == ["confirmed"] else "held"
@@ -112,7 +113,7 @@ class Model:
         if any(units > self.free(pool) for pool, units in pools.items()):
             return "pool_exhausted"
         new = Claim(buyer, set(seats), dict(pools), self.now, self.now + ttl)
-        if new.units + sum(claim.units for claim in self.claims if claim.live and claim.buyer == buyer) > LIMIT:
+        if new.units + sum(claim.units for claim in self.claims if claim.is_active and claim.buyer == buyer) > LIMIT:
             return "limit_exceeded"
         self.claims.append(new)
         return "held"
@@ -304,7 +305,7 @@ class Run:
         return [answers[at] for at in range(len(asked))], model
 
     def _send(self, verb: str, booking: Booking, how: tuple[Any, ...], asker: str | None) -> Awaitable[Booking]:
-        actor = Actor(name=asker or "shop", live=True, buyer=Buyer(asker) if asker else None)
+        actor = Actor(name=asker or "shop", mode=Mode.LIVE, buyer=Buyer(asker) if asker else None)
         match verb, how:
             case "extend", (seconds,):
                 return self.shop.extend(booking, seconds, actor=actor)

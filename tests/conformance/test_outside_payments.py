@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from earmark.domain.mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Actor
 from earmark.errors import PaymentUsed
@@ -20,20 +21,20 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.usefixtures("the_books_balance"), BEHIND_A_POOLER_TOO]
 
-TESTER = Actor(name="tester", live=False)
+TESTER = Actor(name="tester", mode=Mode.TEST)
 MODES = pytest.mark.parametrize("first, second", [(TESTER, SHOP), (SHOP, TESTER)], ids=["test first", "live first"])
 
 
 async def hold(shop: Shop, actor: Actor, *seats: str) -> Booking:
     """In the event of the actor's mode."""
-    return await shop.hold("ada", *seats, event_id="concert" if actor.live else "rehearsal", actor=actor)
+    return await shop.hold("ada", *seats, event_id="concert" if actor.mode is Mode.LIVE else "rehearsal", actor=actor)
 
 
 @pytest.fixture
 async def two_modes(shop: Shop) -> Shop:
     """A shop that sells a concert and tries a rehearsal of it."""
     await shop.create()
-    await shop.create("rehearsal", live=False)
+    await shop.create("rehearsal", mode=Mode.TEST)
     return shop
 
 
@@ -43,7 +44,7 @@ async def test_a_reference_confirms_one_booking_in_each_mode(two_modes: Shop, fi
     for actor in (first, second):
         held = await hold(two_modes, actor, "A1")
         sold = await two_modes.confirm(held, "till-1", actor=actor)
-        assert (sold.state, sold.payment_id, sold.live) == (State.CONFIRMED, "till-1", actor.live)
+        assert (sold.state, sold.payment_id, sold.mode) == (State.CONFIRMED, "till-1", actor.mode)
         assert await two_modes.confirm(held, "till-1", actor=actor) == sold
 
 
@@ -67,4 +68,4 @@ async def test_one_batch_takes_a_reference_in_both_modes(two_modes: Shop) -> Non
         *(two_modes.confirm(held, "till-1", actor=actor) for actor, held in asks), return_exceptions=True
     )
     assert [isinstance(answer, PaymentUsed) for answer in answers] == [False, False, True, True]
-    assert [answer.live for answer in answers[:2]] == [False, True]  # type: ignore[union-attr]
+    assert [answer.mode for answer in answers[:2]] == [Mode.TEST, Mode.LIVE]  # type: ignore[union-attr]

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from earmark.domain.ids import EventId
+from earmark.domain.mode import Mode
 from earmark.domain.payment import PaymentState
 
 from .payment_support import PaymentShop
@@ -157,8 +158,8 @@ async def test_payments_that_need_an_operator_are_listed_by_age(till: PaymentSho
 
 async def test_the_payments_of_one_mode_are_counted_alone(till: PaymentShop) -> None:
     """What needs an operator and what is open, of test payments, of live ones, and of both."""
-    rehearsal = await till.open(till.event(EventId("rehearsal"), live=False))
-    tried = till.booking("A1", event_id=rehearsal.id, live=False)
+    rehearsal = await till.open(till.event(EventId("rehearsal"), mode=Mode.TEST))
+    tried = till.booking("A1", event_id=rehearsal.id, mode=Mode.TEST)
     await till.write(till.taking(tried))
     flagged = [
         await till.step_on(await till.pay(booking), state=PaymentState.NEEDS_ATTENTION, code="undecided")
@@ -166,12 +167,12 @@ async def test_the_payments_of_one_mode_are_counted_alone(till: PaymentShop) -> 
     ]
     await till.pay(tried, due_at=till.clock.now())
     store = till.store
-    assert [one.id for one in await store.list_attention(limit=9, live=True)] == [flagged[0].id]
-    assert [one.id for one in await store.list_attention(limit=9, live=False)] == [flagged[1].id]
+    assert [one.id for one in await store.list_attention(limit=9, mode=Mode.LIVE)] == [flagged[0].id]
+    assert [one.id for one in await store.list_attention(limit=9, mode=Mode.TEST)] == [flagged[1].id]
     assert len(await store.list_attention(limit=9)) == 2
-    seen = {live: await store.watch_money(limit=9, live=live) for live in (True, False, None)}
-    assert {live: sum(watch.attention.values()) for live, watch in seen.items()} == {True: 1, False: 1, None: 2}
-    assert {live: watch.open for live, watch in seen.items()} == {True: 0, False: 1, None: 1}
+    seen = {mode: await store.watch_money(limit=9, mode=mode) for mode in (Mode.LIVE, Mode.TEST, None)}
+    assert {mode: sum(watch.attention.values()) for mode, watch in seen.items()} == {"live": 1, "test": 1, None: 2}
+    assert {mode: watch.open for mode, watch in seen.items()} == {"live": 0, "test": 1, None: 1}
 
 
 async def _claim(till: PaymentShop, *, limit: int = 100, lease_seconds: float = LEASE) -> list[PaymentId]:

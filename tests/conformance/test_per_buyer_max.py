@@ -10,6 +10,7 @@ import pytest
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.policy import Policy
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import State
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 
-SHOP = Actor(name="shop", live=False)
+SHOP = Actor(name="shop", mode=Mode.TEST)
 SEATS = 40
 
 
@@ -35,7 +36,7 @@ async def opened(store: Store, ids: Uuid7Ids, *, limit: int | None = 2, own: int
     engine = Engine(store, ids=ids, policy=Policy(per_buyer_max=limit))
     event_id = EventId("concert")
     event = Event(
-        id=event_id, name="A concert", currency="EUR", live=False, created_at=datetime.now(UTC), per_buyer_max=own
+        id=event_id, name="A concert", currency="EUR", mode=Mode.TEST, created_at=datetime.now(UTC), per_buyer_max=own
     )
     seats = tuple(Seat(event_id=event_id, id=SeatId(f"A{n}"), price=1) for n in range(SEATS))
     await engine.create(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
@@ -86,9 +87,9 @@ async def test_the_limit_bounds_live_holds_too(store: Store, ids: Uuid7Ids) -> N
     ended = first.value.id  # type: ignore[union-attr]
     await engine.release(Release(actor=SHOP, entry_id=ids.entry_id(), booking_id=ended))
     await hold(engine, 3)
-    wanted = BookingFilter(live=False, limit=10, buyer=Buyer("ann"), state=State.HELD)
-    _, live = await store.list_bookings(wanted)
-    assert len(live) == 3
+    wanted = BookingFilter(mode=Mode.TEST, limit=10, buyer=Buyer("ann"), state=State.HELD)
+    _, active = await store.list_bookings(wanted)
+    assert len(active) == 3
     with pytest.raises(InvalidRequest):
         to_command.hold(
             HoldBody(event_id="concert", buyer="ann"),

@@ -13,6 +13,7 @@ from tests.money.scripted_gateway import CAPTURED, PROCESSING
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId
+from earmark.domain.mode import Mode
 from earmark.domain.payment import PaymentState, Standing
 from earmark.domain.refund_rules import Reason, Ruling
 from earmark.domain.state_machine import State
@@ -44,7 +45,7 @@ async def shop(store: Store, ids: Uuid7Ids, clock: MovableClock) -> AsyncIterato
     yield shop
     await shop.reconcile(seconds=600)
     assert await store.find_flaws(limit=10) == []
-    _, bookings = await store.list_bookings(BookingFilter(live=True, limit=100))
+    _, bookings = await store.list_bookings(BookingFilter(mode=Mode.LIVE, limit=100))
     for booking in bookings:
         if not any(
             refund.reason == BY_HAND for _, refunds in await store.list_payments(booking.id) for refund in refunds
@@ -92,7 +93,7 @@ async def test_every_store_keeps_the_rules_of_an_event(shop: Shop) -> None:
     async def known(event: str) -> dict[str, Any]:
         read = await shop.store.read_event(EventId(event))
         assert read is not None
-        assert read in await shop.store.list_events(live=True, after=None, limit=9)
+        assert read in await shop.store.list_events(mode=Mode.LIVE, after=None, limit=9)
         return {name: getattr(read, name) for name in rules}
 
     assert await known("concert") == rules
@@ -211,7 +212,7 @@ async def test_a_buyer_never_gets_more_than_the_rules_give(shop: Shop, asked: in
     """Asking for more is refused, and nothing moves; saying nothing gives what the rules give."""
     await open_with(shop, refund_fee_percent=10)
     sold = await sale(shop)
-    alice = Actor(name="alice's token", live=True, buyer=Buyer("alice"))
+    alice = Actor(name="alice's token", mode=Mode.LIVE, buyer=Buyer("alice"))
     about: dict[str, Any] = {"actor": alice, "booking_id": sold.id}
     with pytest.raises(RefundRefused) as refused:
         await shop.engine.cancel(Cancel(**about, entry_id=shop.engine.ids.entry_id(), refund=asked))
@@ -330,7 +331,7 @@ async def test_the_schema_has_the_bounds_too(
     store: Store, clock: MovableClock, rules: dict[str, int], *, refused: bool
 ) -> None:
     """SqlClient-written SQL is refused by the table; rules at their bounds pass."""
-    event = Event(id=CONCERT, name="A concert", currency="EUR", live=True, created_at=clock.now(), **rules)  # type: ignore[arg-type]
+    event = Event(id=CONCERT, name="A concert", currency="EUR", mode=Mode.LIVE, created_at=clock.now(), **rules)  # type: ignore[arg-type]
 
     async def insert(transaction: Transaction) -> None:
         await transaction.begin([])

@@ -16,6 +16,7 @@ import pytest
 from earmark.domain.booking import Lines
 from earmark.domain.ids import EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
+from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import State
@@ -50,7 +51,7 @@ async def test_an_event_comes_back_as_it_was_made(shop: Shop) -> None:
     at = datetime(2031, 5, 4, 3, 2, 1, 123_457, tzinfo=UTC)
     event = shop.event(
         name="Schöne Müllerin",
-        live=False,
+        mode=Mode.TEST,
         created_at=at,
         starts_at=at + timedelta(days=1),
         sale_opens_at=at + timedelta(microseconds=1),

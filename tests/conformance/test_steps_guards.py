@@ -117,7 +117,7 @@ async def test_sqlite_does_not_give_a_payment_to_another_booking(world: World, p
     """Who comes second gives way, as the program's own insert does; without the guards the first one is lost."""
     async with world.sql_client() as client:
         await client.run(world.fill(PAYMENT))
-        values = "(payment_id, booking_id, live) VALUES ('p1', '{held}', true)"
+        values = "(payment_id, booking_id, mode) VALUES ('p1', '{held}', 'live')"
         await client.run(world.fill(f"{replace} outside_payments {values}"))
         assert await client.look(PAYER) == world.names[payer]
 
@@ -216,11 +216,11 @@ def _way_to(state: State) -> list[State]:
 
 NO_BOOKING = "00000000-0000-0000-0000-000000000009"
 PLANTED = {
-    "seat_of_one_live_booking": (
+    "seat_of_one_active_booking": (
         """UPDATE bookings SET lines = '{{"seats": [{{"id": "A1", "price": 1}}], "pools": []}}' WHERE id = '{sold}'""",
         "seat A1 of show",
     ),
-    "live_booking_owns_its_seats": ("UPDATE seats SET booking_id = NULL WHERE id = 'A2'", "{sold}"),
+    "active_booking_owns_its_seats": ("UPDATE seats SET booking_id = NULL WHERE id = 'A2'", "{sold}"),
     "owner_lists_its_seats": ("UPDATE seats SET booking_id = '{sold}' WHERE id = 'A6'", "seat A6 of show"),
     "blocked_seat_is_nobodys": ("UPDATE seats SET blocked = true WHERE id = 'A1'", "seat A1 of show"),
     "pool_within_capacity": ("UPDATE pools SET capacity = 1", "pool GA of show: capacity 1, held 2, sold 0"),
@@ -250,11 +250,11 @@ PLANTED = {
         "booking {released} belongs to gone, which is not there",
     ),
     "payment_of_a_booking": (
-        "INSERT INTO outside_payments (payment_id, live, booking_id) SELECT 'p-x', true, '" + NO_BOOKING + "'",
+        "INSERT INTO outside_payments (payment_id, mode, booking_id) SELECT 'p-x', 'live', '" + NO_BOOKING + "'",
         f"payment p-x belongs to booking {NO_BOOKING}, which is not there",
     ),
     "payment_of_its_mode": (
-        "INSERT INTO outside_payments (payment_id, booking_id, live) VALUES ('p-x', '{sold}', false)",
+        "INSERT INTO outside_payments (payment_id, booking_id, mode) VALUES ('p-x', '{sold}', 'test')",
         "payment p-x and booking {sold} are of different modes",
     ),
 }
@@ -324,4 +324,4 @@ def test_both_databases_refuse_by_the_same_rules() -> None:
     )
     assert in_postgres - in_sqlite == ONLY_POSTGRES
     assert in_sqlite - in_postgres == ONLY_SQLITE
-    assert {"booking_owns_every_seat", "seat_keeps_its_live_owner"} <= in_postgres & in_sqlite
+    assert {"booking_owns_every_seat", "seat_keeps_its_active_owner"} <= in_postgres & in_sqlite

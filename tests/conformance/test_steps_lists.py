@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.ids import EventId, PoolRef
+from earmark.domain.mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.ports.store import BookingFilter
 
@@ -85,25 +86,25 @@ async def test_events_are_listed_by_id_in_pages(shop: Shop) -> None:
     """Test and live events apart, each page after the last."""
     for name in ("b", "c", "a"):
         await shop.open(shop.event(EventId(name)))
-    await shop.open(shop.event(EventId("test"), live=False))
-    first = await shop.store.list_events(live=True, after=None, limit=2)
+    await shop.open(shop.event(EventId("test"), mode=Mode.TEST))
+    first = await shop.store.list_events(mode=Mode.LIVE, after=None, limit=2)
     assert [event.id for event in first] == ["a", "b"]
-    rest = await shop.store.list_events(live=True, after=first[-1].id, limit=2)
+    rest = await shop.store.list_events(mode=Mode.LIVE, after=first[-1].id, limit=2)
     assert [event.id for event in rest] == ["c"]
-    assert [event.id for event in await shop.store.list_events(live=False, after=None, limit=2)] == ["test"]
+    assert [event.id for event in await shop.store.list_events(mode=Mode.TEST, after=None, limit=2)] == ["test"]
 
 
 async def test_bookings_are_listed_oldest_first_in_pages(shop: Shop) -> None:
     """By id, which is by age; the next page begins after the last one."""
     await shop.open()
     made = [await shop.hold(f"A{n}", buyer=BOB if n % 2 else ANN) for n in range(1, 6)]
-    _, first = await shop.store.list_bookings(BookingFilter(live=True, limit=3))
+    _, first = await shop.store.list_bookings(BookingFilter(mode=Mode.LIVE, limit=3))
     assert first == made[:3]
-    _, rest = await shop.store.list_bookings(BookingFilter(live=True, limit=3, after=first[-1].id))
+    _, rest = await shop.store.list_bookings(BookingFilter(mode=Mode.LIVE, limit=3, after=first[-1].id))
     assert rest == made[3:]
-    _, bobs = await shop.store.list_bookings(BookingFilter(live=True, limit=2, buyer=BOB, after=made[0].id))
+    _, bobs = await shop.store.list_bookings(BookingFilter(mode=Mode.LIVE, limit=2, buyer=BOB, after=made[0].id))
     assert bobs == [made[2], made[4]]
-    assert (await shop.store.list_bookings(BookingFilter(live=False, limit=3)))[1] == []
+    assert (await shop.store.list_bookings(BookingFilter(mode=Mode.TEST, limit=3)))[1] == []
 
 
 async def test_bookings_are_listed_by_buyer_event_and_state(shop: Shop) -> None:
@@ -115,7 +116,7 @@ async def test_bookings_are_listed_by_buyer_event_and_state(shop: Shop) -> None:
     sold = await shop.move(await shop.hold("A3", buyer=BOB), State.CONFIRMED)
 
     async def listed(**wanted: object) -> list[object]:
-        filter_ = BookingFilter(live=True, limit=10, **wanted)  # type: ignore[arg-type]
+        filter_ = BookingFilter(mode=Mode.LIVE, limit=10, **wanted)  # type: ignore[arg-type]
         return list((await shop.store.list_bookings(filter_))[1])
 
     assert await listed(buyer=BOB) == [bobs, sold]
@@ -135,9 +136,9 @@ async def test_a_lapsed_hold_is_listed_as_expired(shop: Shop) -> None:
     alive = await shop.hold("A3", seconds=500)
     shop.clock.advance(20)
     for narrowed in ({}, {"buyer": ANN}, {"event_id": SHOW}):
-        gone = BookingFilter(live=True, limit=10, state=State.EXPIRED, **narrowed)
+        gone = BookingFilter(mode=Mode.LIVE, limit=10, state=State.EXPIRED, **narrowed)
         assert (await shop.store.list_bookings(gone))[1] == [swept, lapsed]
-        held = BookingFilter(live=True, limit=10, state=State.HELD, **narrowed)
+        held = BookingFilter(mode=Mode.LIVE, limit=10, state=State.HELD, **narrowed)
         now, found = await shop.store.list_bookings(held)
         assert found == [alive]
         assert lapsed.is_due(now)

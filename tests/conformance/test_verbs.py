@@ -12,6 +12,7 @@ import pytest
 
 from earmark.domain.booking import Lines, PoolLine, SeatLine
 from earmark.domain.ids import BookingId, Buyer, PoolId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Actor
 from earmark.errors import (
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.usefixtures("the_books_balance"), BEHIND_A_POOLER_TOO]
 
-SOMEBODY_ELSE = Actor(name="bob", live=True, buyer=Buyer("bob"))
-TEST_KEY = Actor(name="tester", live=False)
+SOMEBODY_ELSE = Actor(name="bob", mode=Mode.LIVE, buyer=Buyer("bob"))
+TEST_KEY = Actor(name="tester", mode=Mode.TEST)
 
 
 # hold
@@ -539,7 +540,7 @@ async def test_cancels_of_one_booking_in_one_batch_follow_each_other(shop: Shop)
 async def test_the_journal_has_every_change_without_a_gap(shop: Shop) -> None:
     """One entry per change, numbered by the booking's version: before, after, who and why."""
     await shop.create()
-    ada = Actor(name="ada", live=True, buyer=Buyer("ada"))
+    ada = Actor(name="ada", mode=Mode.LIVE, buyer=Buyer("ada"))
     held = await shop.hold("ada", "A1", "A2", actor=ada)
     await shop.extend(held, 60, actor=ada)
     await shop.confirm(held)
@@ -581,7 +582,7 @@ async def test_another_buyers_booking_does_not_exist(shop: Shop, actor: Actor) -
 async def test_a_buyer_may_do_to_their_own_what_a_shop_may(shop: Shop) -> None:
     """The control of the test above: the owner may do it."""
     await shop.create()
-    ada = Actor(name="ada", live=True, buyer=Buyer("ada"))
+    ada = Actor(name="ada", mode=Mode.LIVE, buyer=Buyer("ada"))
     held = await shop.hold("ada", "A1", actor=ada)
     assert (await shop.extend(held, actor=ada)).version == 2
     assert (await shop.release(held, actor=ada)).state is State.RELEASED
@@ -590,7 +591,7 @@ async def test_a_buyer_may_do_to_their_own_what_a_shop_may(shop: Shop) -> None:
 async def test_live_and_test_events_do_not_see_each_other(shop: Shop) -> None:
     """An event of the other kind is unknown, to buyers and to operators."""
     await shop.create()
-    await shop.create("trial", live=False)
+    await shop.create("trial", mode=Mode.TEST)
     with pytest.raises(EventUnknown):
         await shop.hold("ada", "A1", event_id="trial")
     with pytest.raises(EventUnknown):
@@ -598,9 +599,9 @@ async def test_live_and_test_events_do_not_see_each_other(shop: Shop) -> None:
     with pytest.raises(EventUnknown):
         await shop.change("trial", name="New")
     trial = await shop.hold("ada", "A1", event_id="trial", actor=TEST_KEY)
-    assert not trial.live
-    assert await shop.bookings(live=True) == []
-    assert await shop.bookings(live=False) == [trial]
+    assert trial.mode is Mode.TEST
+    assert await shop.bookings(mode=Mode.LIVE) == []
+    assert await shop.bookings(mode=Mode.TEST) == [trial]
 
 
 # what was refused left no trace

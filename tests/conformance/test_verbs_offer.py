@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.ids import EventId, PoolId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.commands import PoolPatch, SeatPatch
 from earmark.errors import (
@@ -56,7 +57,7 @@ async def test_an_id_names_one_event(shop: Shop) -> None:
     with pytest.raises(EventExists):
         await shop.create(seats=("Z9",), pools={"BAR": 1})
     with pytest.raises(EventExists):
-        await shop.create(live=False)
+        await shop.create(mode=Mode.TEST)
     seen = await shop.store.read_map(EventId("concert"))
     assert [on.seat.id for on in seen.seats] == ["A1", "A2", "A3", "A4"]
     assert [pool.id for pool in seen.pools] == ["GA"]
@@ -79,7 +80,7 @@ async def test_a_blocked_seat_is_off_the_sale_until_it_is_unblocked(shop: Shop) 
 
 @pytest.mark.parametrize("sold", [False, True], ids=["held", "sold"])
 async def test_a_seat_with_a_live_owner_is_not_blocked(shop: Shop, *, sold: bool) -> None:
-    """Live bookings keep what they have; the change is refused whole, with the seats that stand in its way."""
+    """Active bookings keep what they have; the change is refused whole, with the seats that stand in its way."""
     await shop.create()
     booking = await shop.hold("ada", "A1")
     if sold:

@@ -186,7 +186,7 @@ async def test_a_sweep_and_a_takeover_end_a_hold_once(rivals: list[Shop], clock:
 
 
 async def test_blocking_and_holding_a_seat_have_one_winner(rivals: list[Shop]) -> None:
-    """Either the operator or the buyer: a blocked seat never has a live owner."""
+    """Either the operator or the buyer: a blocked seat never has an active owner."""
     await rivals[0].create()
     for _ in range(4):
         outcomes = await outcomes_of(

@@ -104,7 +104,7 @@ def test_every_variable_is_a_setting_that_is_understood(service: str) -> None:
     assert given.keys() <= {setting.variable for setting in config.SETTINGS}
     settings = config.read(given)
     if service == "migrate":
-        assert given.keys() == {"EARMARK_DATABASE_URL", "EARMARK_ACCOUNT_SECRET"}
+        assert given.keys() == {"EARMARK_DATABASE_URL"}
         return
     assert (settings.host, settings.embedded_workers) == ("0.0.0.0", False)  # noqa: S104 (in a container)
     assert settings.admin_key == ASKED["EARMARK_ADMIN_KEY"]
@@ -169,9 +169,9 @@ def test_stripes_settings_reach_the_servers() -> None:
         assert config.read(settings_of(SERVICES[service])).stripe_key is None
 
 
-def test_the_settings_of_accounts_reach_the_servers_and_migrate() -> None:
-    """What seals older codes needs the secret as much as what takes new ones."""
-    for service in ("server", "worker", "migrate"):
+def test_the_settings_of_accounts_reach_the_servers() -> None:
+    """Servers and workers read codes of accounts; `migrate` reads none."""
+    for service in ("server", "worker"):
         named = SERVICES[service]["environment"]
         assert named["EARMARK_ACCOUNT_SECRET"] == "${EARMARK_ACCOUNT_SECRET:-}"
         assert config.read(settings_of(SERVICES[service])).account_secret is None

@@ -23,7 +23,7 @@ from earmark.client import AsyncClient, Client
 from earmark.domain.payment import PaymentState
 from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from earmark.domain.seat import SeatState
-from earmark.domain.state_machine import LIVE, MOVES, SAGA_ONLY, State, Verb
+from earmark.domain.state_machine import ACTIVE_STATES, MOVES, SAGA_ONLY, State, Verb
 from earmark.errors import UNTOLD, SetupError
 from earmark.schemas import ops, requests, responses, webhooks
 from earmark.version import __version__
@@ -108,7 +108,9 @@ def _by(source: State | None, verb: Verb) -> str:
 
 def test_every_state_is_listed() -> None:
     """Each state of a booking and of a seat has its line."""
-    assert [row[:2] for row in table(STATES)] == [[f"`{state}`", "yes" if state in LIVE else "no"] for state in State]
+    assert [row[:2] for row in table(STATES)] == [
+        [f"`{state}`", "yes" if state in ACTIVE_STATES else "no"] for state in State
+    ]
     assert [row[0] for row in table(section(STATES, "## Seats"))] == [f"`{state}`" for state in SeatState]
     assert [row[0] for row in table(section(STATES, "## Payments"))] == [f"`{state}`" for state in PaymentState]
 

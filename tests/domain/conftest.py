@@ -10,6 +10,7 @@ import pytest
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.state_machine import ENDED, State
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def booked() -> Callable[..., Booking]:
             id=BookingId(UUID(int=7)),
             event_id=EventId("concert"),
             buyer=Buyer("ada"),
-            live=True,
+            mode=Mode.LIVE,
             state=state,
             lines=claimed,
             total=claimed.total,

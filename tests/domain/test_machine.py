@@ -12,7 +12,7 @@ import pytest
 from earmark.domain import booking as law
 from earmark.domain import state_machine
 from earmark.domain.policy import Policy
-from earmark.domain.state_machine import EDGES, ENDED, LIVE, MOVES, SAGA_ONLY, State, Verb
+from earmark.domain.state_machine import ACTIVE_STATES, EDGES, ENDED, MOVES, SAGA_ONLY, State, Verb
 from earmark.errors import Refusal
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_the_moves_are_the_ones_that_were_decided() -> None:
 
 def test_three_states_are_active_and_four_are_ended() -> None:
     """Held, paying and confirmed keep their seats; the other four do not."""
-    assert {"held", "paying", "confirmed"} == LIVE
+    assert {"held", "paying", "confirmed"} == ACTIVE_STATES
     assert {"released", "expired", "failed", "cancelled"} == ENDED
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from earmark.domain.event import Event, check_on_sale
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId, SeatRef
+from earmark.domain.mode import Mode
 from earmark.domain.money import EXPONENTS, Money, is_currency
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import SeatSeen, SeatState, Verdict, shown_state, verdict
@@ -27,7 +28,7 @@ def event_on_sale(*, opens: datetime | None = None, closes: datetime | None = No
         id=EventId("concert"),
         name="Concert",
         currency="EUR",
-        live=True,
+        mode=Mode.LIVE,
         created_at=NOW,
         sale_opens_at=opens,
         sale_closes_at=closes,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from earmark.domain import payment as law
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
+from earmark.domain.mode import Mode
 from earmark.domain.payment import EDGES, HEARD, TAKEN, UNDECIDED, Payment, PaymentState, Refund, SettledAs, Standing
 from earmark.errors import RefundRefused
 
@@ -24,7 +25,7 @@ def opened(**known: object) -> Payment:
         "id": PaymentId(UUID(int=1)),
         "booking_id": BookingId(UUID(int=2)),
         "event_id": EventId("concert"),
-        "live": True,
+        "mode": Mode.LIVE,
         "gateway": "sandbox",
         "method": "card",
         "amount": PRICE,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from earmark.domain import refund_rules as law
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId
+from earmark.domain.mode import Mode
 from earmark.domain.money import AMOUNT_MAX
 from earmark.domain.refund_rules import Reason, Ruling
 from earmark.errors import InvalidRequest
@@ -23,7 +24,7 @@ FIXED = st.one_of(st.just(0), AMOUNTS)
 
 
 def concert(**rules: object) -> Event:
-    known: dict[str, object] = {"id": EventId("concert"), "name": "A concert", "currency": "EUR", "live": True}
+    known: dict[str, object] = {"id": EventId("concert"), "name": "A concert", "currency": "EUR", "mode": Mode.LIVE}
     return Event(**known | {"created_at": NOW, "starts_at": NOW + timedelta(days=7)} | rules)  # type: ignore[arg-type]
 
 

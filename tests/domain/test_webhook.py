@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from earmark.domain.mode import Mode
 from earmark.domain.webhook import (
     ASKED_SECONDS_MAX,
     GRACE_SECONDS,
@@ -58,7 +59,7 @@ def test_the_wait_grows_with_jitter_and_ends_with_the_span() -> None:
 def test_after_a_rotation_two_secrets_sign_for_a_day() -> None:
     """The new one first; of three, never the oldest."""
     now = datetime.now(UTC)
-    webhook = Webhook(id=new_webhook_id(), live=True, url="https://shop.example/", secret="one", created_at=now)
+    webhook = Webhook(id=new_webhook_id(), mode=Mode.LIVE, url="https://shop.example/", secret="one", created_at=now)
     assert webhook.secrets(now=now) == ("one",)
     second = rotated(webhook, secret="two", now=now)
     assert second.secrets(now=now) == ("two", "one")

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from earmark.domain.ids import EntryId
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, Command, Decided, Row
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.verbs.expire import Room
@@ -36,7 +37,7 @@ class Numbered(Command, frozen=True, kw_only=True):
 
 def ask_number(number: int, *, needs: str = "") -> Command:
     """A command that can be distinguished from the others."""
-    return Numbered(actor=Actor(name="shop", live=True), entry_id=EntryId(UUID(int=number)), needs=needs)
+    return Numbered(actor=Actor(name="shop", mode=Mode.LIVE), entry_id=EntryId(UUID(int=number)), needs=needs)
 
 
 def number_of(command: Command) -> int:

@@ -10,6 +10,7 @@ import pytest
 from earmark.domain.allocation import Wish
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.seat import Seat
 from earmark.engine.best_available import ROUNDS_MAX, BestSeats
 from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from earmark.uuids import Uuid7Ids
 
 EVENT = EventId("concert")
-SHOP = Actor(name="shop", live=True)
+SHOP = Actor(name="shop", mode=Mode.LIVE)
 PATIENCE = 30.0
 
 
@@ -34,7 +35,7 @@ PATIENCE = 30.0
 async def engine(clock: MovableClock, ids: Uuid7Ids) -> Engine:
     """Four seats in a row."""
     made = Engine(MemoryStore(clock=clock), ids=ids)
-    event = Event(id=EVENT, name="A concert", currency="EUR", live=True, created_at=clock.now())
+    event = Event(id=EVENT, name="A concert", currency="EUR", mode=Mode.LIVE, created_at=clock.now())
     seats = tuple(Seat(event_id=EVENT, id=SeatId(f"A{n}"), price=1, row="A", number=n) for n in range(1, 5))
     await made.create(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
     return made

@@ -11,6 +11,7 @@ import pytest
 from earmark.domain.allocation import Wish, allocate
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.seat import Seat
 from earmark.engine import best_available as best_module
 from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from earmark.uuids import Uuid7Ids
 
 EVENT = EventId("concert")
-SHOP = Actor(name="shop", live=True)
+SHOP = Actor(name="shop", mode=Mode.LIVE)
 SEATS = 600
 """More than are searched at once, in the event loop."""
 WAITING_MAX = 3
@@ -34,7 +35,7 @@ ALLOCATE = allocate
 async def open_event(clock: MovableClock, ids: Uuid7Ids, *, seats: int = SEATS, **limits: Any) -> Engine:
     """One long row."""
     engine = Engine(MemoryStore(clock=clock), ids=ids, **limits)
-    event = Event(id=EVENT, name="A concert", currency="EUR", live=True, created_at=clock.now())
+    event = Event(id=EVENT, name="A concert", currency="EUR", mode=Mode.LIVE, created_at=clock.now())
     row = tuple(Seat(event_id=EVENT, id=SeatId(f"A{n}"), price=1, row="A", number=n) for n in range(1, seats + 1))
     await engine.create(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=row))
     return engine

@@ -10,6 +10,7 @@ import pytest
 from earmark.clock import MovableClock
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, PoolRef, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine import engine as engine_module
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import EntryId
     from earmark.engine.ports.store import Transaction
 
-SHOP = Actor(name="shop", live=True)
+SHOP = Actor(name="shop", mode=Mode.LIVE)
 IDS = Uuid7Ids()
 
 
@@ -91,7 +92,9 @@ def hold(buyer: str, *seats: str, pools: dict[str, int] | None = None) -> Hold:
 
 
 async def open_concert(store: MemoryStore) -> None:
-    event = Event(id=EventId("concert"), name="Concert", currency="EUR", live=True, created_at=NOW, per_buyer_max=2)
+    event = Event(
+        id=EventId("concert"), name="Concert", currency="EUR", mode=Mode.LIVE, created_at=NOW, per_buyer_max=2
+    )
     await Engine(store, ids=IDS).create(
         CreateEvent(
             actor=SHOP,

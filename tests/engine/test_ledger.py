@@ -12,6 +12,7 @@ from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
+from earmark.domain.mode import Mode
 from earmark.domain.pool import PoolDelta
 from earmark.domain.state_machine import MOVES, State, Verb
 from earmark.engine.commands import Actor, Command, KeyedRequest
@@ -54,7 +55,7 @@ def booking_in(state: State, *, number: int = 7) -> Booking:
         id=BookingId(UUID(int=number)),
         event_id=EventId("concert"),
         buyer=Buyer("ada"),
-        live=True,
+        mode=Mode.LIVE,
         state=state,
         lines=lines,
         total=lines.total,
@@ -71,7 +72,9 @@ def ask_of(*, number: int = 1, key: str | None = None) -> Command:
         write=lambda decided, _: (200, str(decided.version).encode()),
     )
     return Command(
-        actor=Actor(name="the shop", live=True), entry_id=EntryId(UUID(int=number)), idempotency=idempotency or None
+        actor=Actor(name="the shop", mode=Mode.LIVE),
+        entry_id=EntryId(UUID(int=number)),
+        idempotency=idempotency or None,
     )
 
 
@@ -207,6 +210,6 @@ def test_a_key_keeps_the_answer_as_it_was_given(writes: PendingWrites) -> None:
 def test_without_a_step_nothing_is_written(writes: PendingWrites) -> None:
     """Refusals alone leave it empty."""
     assert not writes
-    event = Event(id=EventId("concert"), name="Concert", currency="EUR", live=True, created_at=NOW)
+    event = Event(id=EventId("concert"), name="Concert", currency="EUR", mode=Mode.LIVE, created_at=NOW)
     writes.tell_of_event("change", event, command=ask_of(), record=None, facts={})
     assert writes

@@ -15,6 +15,7 @@ from tests.api.conftest import KEY, house_over
 from tests.webhooks.conftest import relay
 
 from earmark.api.app import create_app
+from earmark.domain.mode import Mode
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.uuids import Uuid7Ids
@@ -163,7 +164,7 @@ def event_body(place: Place, event_id: str, **terms: Any) -> dict[str, Any]:
 
 async def live_shop(place: Place) -> Earmark:
     """The same database, in live mode."""
-    return Earmark(Engine(place.store, ids=Uuid7Ids()), live=True)
+    return Earmark(Engine(place.store, ids=Uuid7Ids()), mode=Mode.LIVE)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from urllib.parse import quote, quote_plus
 import asyncpg
 import pytest
 
+from earmark.domain.mode import Mode
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import SetupError
@@ -37,8 +38,8 @@ PSEUDONYM = re.compile(r"erased-[0-9a-f]{32}")
 async def bookings_of(place: Place, **wanted: Any) -> list[Booking]:
     """Of both modes."""
     found: list[Booking] = []
-    for live in (False, True):
-        found += (await place.store.list_bookings(BookingFilter(live=live, limit=1000, **wanted)))[1]
+    for mode in Mode:
+        found += (await place.store.list_bookings(BookingFilter(mode=mode, limit=1000, **wanted)))[1]
     return found
 
 
@@ -222,10 +223,10 @@ async def test_money_that_is_not_settled_prevents_the_erasure(
     await refused(place, why)
 
 
-@pytest.mark.parametrize("mode", ["live", "test"])
-async def test_an_event_that_is_not_over_prevents_the_erasure(place: Place, mode: str) -> None:
+@pytest.mark.parametrize("mode", Mode)
+async def test_an_event_that_is_not_over_prevents_the_erasure(place: Place, mode: Mode) -> None:
     """Of both modes; from its start on it is over."""
-    shop = Earmark(Engine(place.store, ids=Uuid7Ids()), live=mode == "live")
+    shop = Earmark(Engine(place.store, ids=Uuid7Ids()), mode=mode)
     starts_at = event_body(place, "show")["starts_at"]
     await shop.create("show", name="A show", currency="EUR", starts_at=starts_at, seats={"A1": 500})
     sold = await shop.hold("show", buyer=ANN, seats=["A1"])
@@ -420,7 +421,7 @@ async def test_a_reader_that_ends_is_waited_for(file: Place, monkeypatch: pytest
 async def test_a_server_sells_on_while_a_name_is_erased(file: Place) -> None:
     """Each hold is made, and the erasure ends with nothing left to do."""
     await sell_and_wait(file)
-    shop = Earmark(Engine(file.store, ids=Uuid7Ids()), live=True)
+    shop = Earmark(Engine(file.store, ids=Uuid7Ids()), mode=Mode.LIVE)
     await shop.create("next", name="Another", currency="EUR", pools={"GA": (10_000, 500)})
     erasing = asyncio.create_task(file.erase())
     sold = 0

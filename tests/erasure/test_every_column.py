@@ -19,20 +19,20 @@ REWRITTEN = {
 }
 NAMELESS = {
     # The shop's own records, not a buyer's.
-    "api_keys": {"id", "name", "scopes", "hash", "old_hash"},
-    "events": {"id", "name", "currency", "on_decline"},
+    "api_keys": {"id", "name", "mode", "scopes", "hash", "old_hash"},
+    "events": {"id", "name", "currency", "mode", "on_decline"},
     "pools": {"event_id", "id"},
     "seats": {"event_id", "id", "row_name", "section", "category"},
-    "webhooks": {"url", "types", "event_id", "description", "secret", "old_secret", "disabled_because"},
+    "webhooks": {"mode", "url", "types", "event_id", "description", "secret", "old_secret", "disabled_because"},
     # Keys of requests about webhooks, which need the right to manage: no buyer's token has it.
     "webhook_keys": {"caller", "key", "request_hash"},
     # An account is money and stays; its id is no secret and no name.
-    "accounts": {"id", "currency", "code_digest"},
+    "accounts": {"id", "currency", "mode", "code_digest"},
     "account_entries": {"account_id", "kind", "id", "reason"},
-    "account_payments": {"account_id", "currency", "code"},
+    "account_payments": {"account_id", "currency", "mode", "code"},
     # States and other constants of Earmark, ids of its own, and a gateway's ids.
     "beats": {"role", "host", "version", "outcome"},
-    "bookings": {"event_id", "state", "lines", "currency"},
+    "bookings": {"event_id", "mode", "state", "lines", "currency"},
     "buyer_totals": {"event_id"},
     "callbacks": {"gateway", "id"},
     "deliveries": {"type", "state"},
@@ -41,9 +41,10 @@ NAMELESS = {
     # A hash of the request, for as long as its key is kept.
     "journal": {"event_id", "verb", "before", "after", "request_hash"},
     "marks": {"name"},
-    "payers": {"tries"},
+    "outside_payments": {"mode"},
+    "payers": {"mode", "tries"},
     "payment_keys": {"request_hash"},
-    "payments": {"event_id", "gateway", "currency", "state", "gateway_id", "code"},
+    "payments": {"event_id", "mode", "gateway", "currency", "state", "gateway_id", "code"},
     "refunds": {"state", "gateway_id", "code"},
 }
 TEXTS = """

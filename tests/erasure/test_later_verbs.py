@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from tests.payments.gateways.balance.account_shop import CODES, PRICE, OldGateway, Shop, open_old_account
+from tests.payments.gateways.balance.account_shop import CODES, PRICE, Shop
 
 from earmark.domain.ids import BookingId
 from earmark.domain.payment import ALL_BY_HAND, payment_id_of
@@ -85,19 +85,6 @@ async def test_money_is_refunded_to_the_account_of_an_erased_buyer(world: World,
     assert await world.cancel(*sold) == (PRICE, PRICE)
     assert (await world.shop.accounts.read(account.id)).balance == PRICE
     assert await world.place.store.find_flaws(limit=10) == []
-
-
-async def test_money_is_refunded_also_where_an_older_release_kept_the_code(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such a payment is found by its code, of which the buyer's name may be a part."""
-    monkeypatch.setattr("earmark.domain.payment_method.mask_code", lambda code: code)
-    accounts: Any = world.place.store.accounts
-    world.shop = Shop(world.place.store, OldGateway(accounts))
-    await open_old_account(world.place.url, accounts, CODE, PRICE)
-    sold = await world.sell(buyer="ALICE")
-    assert (await world.place.erase("ALICE")).changed["bookings"] == 1
-    assert await world.cancel(*sold) == (PRICE, PRICE)
 
 
 @asynccontextmanager

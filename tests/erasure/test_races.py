@@ -65,8 +65,8 @@ async def hold_in(connection: Any, place: Place, *, seat: str) -> None:
     now = await connection.fetchval("SELECT statement_timestamp() + $1::interval", place.clock.offset)
     booking_id = await connection.fetchval("SELECT gen_random_uuid()")
     await connection.execute(
-        """INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at)
-           VALUES ($1, 'show', $2, false, 'held', jsonb_build_object('seats', jsonb_build_array(
+        """INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at)
+           VALUES ($1, 'show', $2, 'test', 'held', jsonb_build_object('seats', jsonb_build_array(
                    jsonb_build_object('id', $4::text, 'price', 4500)), 'pools', '[]'::jsonb),
                    4500, 'EUR', $3::timestamptz, $3::timestamptz + interval '5 minutes')""",
         booking_id,

@@ -34,7 +34,7 @@ PROGRAMS = sorted(EXAMPLES.glob("*.py"))
 PAGE = "examples/README.md"
 SECONDS_MAX = 60
 FLIGHTS = ("flight:XY101:date:2031-03-01", "flight:XY101:date:2031-03-02", "flight:XY102:date:2031-03-01")
-CLEAN = "clean: every seat has at most one live owner"
+CLEAN = "clean: every seat has at most one active owner"
 
 SOLD = """
 SELECT s.event_id, s.id, b.buyer FROM seats s JOIN bookings b ON b.id = s.booking_id

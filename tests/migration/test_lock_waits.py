@@ -13,7 +13,7 @@ import pytest
 from earmark.errors import SetupError, StoreUnavailable
 from earmark.library import Earmark
 from earmark.store import migrations
-from earmark.store.migrations import Migration, Patience
+from earmark.store.migrations import LockPatience, Migration
 from earmark.store.postgres.migrate import LOCK
 from earmark.wiring import databases
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FACT_SECONDS_MAX = 30.0
-BRIEF = Patience(lock_seconds=0.1, seconds_max=600)
-GIVES_UP = Patience(lock_seconds=0.1, seconds_max=0)
-WITHOUT_LIMIT = Patience(lock_seconds=600, seconds_max=600)
+BRIEF = LockPatience(lock_seconds=0.1, seconds_max=600)
+GIVES_UP = LockPatience(lock_seconds=0.1, seconds_max=0)
+WITHOUT_LIMIT = LockPatience(lock_seconds=600, seconds_max=600)
 ADDS_A_COLUMN = "-- expand\nALTER TABLE bookings ADD COLUMN note text;\n"
 KNOWN = {dialect: migrations.migrations(dialect) for dialect in ("postgres", "sqlite")}
 NUMBER = len(KNOWN["postgres"]) + 1
@@ -62,7 +62,7 @@ async def session(url: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def long_report(url: str) -> AsyncIterator[int]:
-    """Somebody reads the bookings in a transaction that does not end; no hold minds that, an ALTER TABLE does."""
+    """A session reads the bookings in a transaction that does not end: that blocks no hold, but an ALTER TABLE."""
     async with session(url) as connection, connection.transaction():
         await connection.fetch("SELECT count(*) FROM bookings")
         yield connection.get_server_pid()
@@ -111,7 +111,7 @@ async def test_holds_go_on_while_a_migration_waits_for_a_lock(
 async def test_without_a_limit_holds_queue_behind_a_migration(
     unguarded_postgres_url: str, shop: Earmark, tomorrow: Callable[[str], Migration]
 ) -> None:
-    """The control: PostgreSQL lets nobody pass a waiting ALTER TABLE, though only a report is in its way."""
+    """The control: PostgreSQL lets no statement pass a waiting ALTER TABLE, though only a report blocks it."""
     step = tomorrow(ADDS_A_COLUMN)
     async with asyncio.TaskGroup() as group, session(unguarded_postgres_url) as looking:
         async with long_report(unguarded_postgres_url) as pid:
@@ -140,7 +140,7 @@ async def test_a_migration_that_gets_no_lock_gives_up_and_keeps_nothing(
 
 
 async def test_a_migration_does_not_wait_for_another_one_for_ever(unguarded_postgres_url: str) -> None:
-    """Somebody else's may hang; that is said, and no step is begun."""
+    """The other may hang: the error says so, and no step is begun."""
     async with session(unguarded_postgres_url) as hanging:
         await hanging.execute("SELECT pg_advisory_lock($1)", LOCK)
         with pytest.raises(StoreUnavailable, match="the list of migrations waits for a lock"):
@@ -169,9 +169,8 @@ async def test_a_step_that_fails_leaves_those_before_it(
 async def test_servers_stay_ready_while_a_step_takes_its_time(
     unguarded_postgres_url: str, shop: Earmark, tomorrow: Callable[[str], Migration]
 ) -> None:
-    """Also on a database from before the record: the list gains its column in a transaction of its own."""
+    """Readiness reads the list of migrations, which a step that waits for its lock does not lock."""
     async with asyncio.TaskGroup() as group, session(unguarded_postgres_url) as looking:
-        await looking.execute("ALTER TABLE earmark_migrations DROP COLUMN oldest_code")
         async with long_report(unguarded_postgres_url) as pid:
             with pytest.MonkeyPatch.context() as only_there:
                 step = tomorrow(ADDS_A_COLUMN)
@@ -186,7 +185,7 @@ async def test_servers_stay_ready_while_a_step_takes_its_time(
 async def test_a_locked_list_of_migrations_would_keep_servers_from_being_ready(
     unguarded_postgres_url: str, shop: Earmark
 ) -> None:
-    """The control: were the column added in the step's own transaction, readiness would wait for its end."""
+    """The control: were the list changed in the step's own transaction, readiness would wait for its end."""
     async with asyncio.TaskGroup() as group, session(unguarded_postgres_url) as looking:
         async with session(unguarded_postgres_url) as step, step.transaction():
             await step.execute("ALTER TABLE earmark_migrations ADD COLUMN more integer")

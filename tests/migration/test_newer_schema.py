@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 DIALECTS = ["postgres", "sqlite"]
 NEWEST = len(migrations("postgres"))
 ANY_CODE = 1
-ADD_COLUMN = "ALTER TABLE earmark_migrations ADD COLUMN oldest_code integer"
-WITHOUT_COLUMN = "ALTER TABLE earmark_migrations DROP COLUMN oldest_code"
 
 
 @pytest.fixture(params=DIALECTS)
@@ -56,8 +54,6 @@ async def execute(url: str, *statements: str) -> list[Any]:
 
 async def apply_tomorrow(url: str, *, oldest_code: int | None) -> None:
     """What the `migrate` of a newer Earmark leaves behind."""
-    if not await has_column(url):
-        await execute(url, ADD_COLUMN)
     said = "NULL" if oldest_code is None else oldest_code
     await execute(
         url,
@@ -66,16 +62,8 @@ async def apply_tomorrow(url: str, *, oldest_code: int | None) -> None:
     )
 
 
-async def has_column(url: str) -> bool:
-    if url.startswith("sqlite"):
-        columns = "SELECT name FROM pragma_table_info('earmark_migrations')"
-    else:
-        columns = "SELECT column_name FROM information_schema.columns WHERE table_name = 'earmark_migrations'"
-    return "oldest_code" in [row[0] for row in await execute(url, columns)]
-
-
 async def test_an_older_server_stays_ready_and_restarts_over_an_expand(empty_url: str) -> None:
-    """The newer Earmark migrates first; whoever still runs the older one, or goes back to it, goes on selling."""
+    """The newer Earmark migrates first; a server that still runs the older one, or goes back to it, goes on selling."""
     await databases.migrate(empty_url)
     async with Earmark.open(empty_url, migrate=False) as running:
         await running.create("play", name="A play", currency="EUR", seats={"A1": 100, "A2": 100})
@@ -117,24 +105,6 @@ async def test_code_that_is_not_allowed_is_refused_with_what_to_do(
         await runtime.open_engine(config.Settings(database_url=empty_url))
     with pytest.raises(SetupError, match=refused):
         await databases.migrate(empty_url)
-
-
-async def test_a_database_from_before_the_record_is_current_and_gains_it(empty_url: str) -> None:
-    """New code runs on it as it is; `migrate` adds the column, and code from before reads what it always read."""
-    await databases.migrate(empty_url)
-    await execute(empty_url, WITHOUT_COLUMN)
-    store = await databases.open_store(empty_url)
-    await store.check()
-    assert not await has_column(empty_url)
-    assert await databases.migrate(empty_url) == []
-    assert await has_column(empty_url)
-    await store.check()
-    await store.close()
-    read_by_old_code = await execute(empty_url, "SELECT number, checksum FROM earmark_migrations ORDER BY number")
-    dialect = "sqlite" if empty_url.startswith("sqlite") else "postgres"
-    assert [tuple(row) for row in read_by_old_code] == [(step.number, step.checksum) for step in migrations(dialect)]
-    # And its runner can still write.
-    await execute(empty_url, "INSERT INTO earmark_migrations (number, name, checksum) VALUES (9999, 'later', 'x')")
 
 
 async def test_what_a_file_says_is_recorded_for_code_that_has_not_got_it(empty_url: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain.booking import Booking
+from earmark.domain.mode import Mode
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState
 from earmark.domain.state_machine import State, Verb
 from earmark.engine.ports.store import BookingFilter
@@ -83,7 +84,7 @@ async def disagreements(world: World) -> list[str]:
     """Where our books, the bookings and the bank's ledger differ; none if all is right."""
     wrong: list[str] = []
     for currency, event in world.events.items():
-        _, bookings = await world.store.list_bookings(BookingFilter(live=False, limit=10_000, event_id=event))
+        _, bookings = await world.store.list_bookings(BookingFilter(mode=Mode.TEST, limit=10_000, event_id=event))
         accounts = [await account_of(world, booking) for booking in bookings]
         for account in accounts:
             wrong += _wrong_with(world, account, currency)

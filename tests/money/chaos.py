@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.money.balance_check import account_of
 from tests.money.shop_and_bank import PRICES, SEATS, World
 
+from earmark.domain.mode import Mode
 from earmark.domain.state_machine import State
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
@@ -140,7 +141,7 @@ class Chaos:
         elif booking.state is State.HELD and self._random.random() < 0.5:
             await self._pay(booking)
         else:
-            await Earmark(self.world.engine, live=False).release(booking.id)
+            await Earmark(self.world.engine, mode=Mode.TEST).release(booking.id)
 
     async def _cancel(self, booking: Booking) -> None:
         """All of it, a seat, or a unit."""

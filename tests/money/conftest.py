@@ -10,6 +10,7 @@ from tests.journal_completeness import JournalComparison
 from tests.money.scripted_gateway import ScriptedGateway
 
 from earmark.domain.ids import BookingId, EventId, SeatId
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, Cancel, ChangeEvent, Decided, Pay, RefundPayment, SeatPatch
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
@@ -37,7 +38,7 @@ class Shop:
         self.engine = Engine(store, ids=ids)
         self.gateway = ScriptedGateway()
         self.driver = PaymentDriver(self.engine, {"scripted": self.gateway})
-        self.actor = Actor(name="test", live=True)
+        self.actor = Actor(name="test", mode=Mode.LIVE)
 
     async def open_another(self, event: str, *, seats: dict[str, int] | None = None, **policy: Any) -> None:
         """Four seats and three standing."""

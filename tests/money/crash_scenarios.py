@@ -10,6 +10,7 @@ from tests.money.crash_points import Crashing, CrashPoints, Killed
 from tests.money.shop_and_bank import CARD, PRICE, World
 
 from earmark.domain.booking import Booking
+from earmark.domain.mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.domain.state_machine import State
 from earmark.engine.engine import Engine
@@ -113,7 +114,7 @@ async def calls(world: World, _: Booking) -> None:
 
 async def another_buys(world: World, _: Booking) -> None:
     """Another buyer buys a seat of it, at another server."""
-    elsewhere = Earmark(Engine(world.store, ids=world.ids), live=False, gateways={"sandbox": world.gateway})
+    elsewhere = Earmark(Engine(world.store, ids=world.ids), mode=Mode.TEST, gateways={"sandbox": world.gateway})
     bought = await elsewhere.hold(world.events["EUR"], buyer="bob", seats=["A1"], ttl_seconds=600)
     await elsewhere.pay(bought.id, method=CARD)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from earmark.domain.mode import Mode
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import Callback, CallbackRefused, RefundReport, RefundStanding, Report
 
@@ -19,7 +20,7 @@ class ScriptedGateway:
     """Answers each call with what the test has put under its name: a report, or an error to raise."""
 
     name = "scripted"
-    live = True
+    mode = Mode.LIVE
 
     def __init__(self, **says: Report | Exception) -> None:
         self.says: dict[str, Report | Exception] = {"authorise": AUTHORISED, "capture": CAPTURED, "void": VOIDED}

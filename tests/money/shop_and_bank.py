@@ -9,6 +9,7 @@ from uuid import UUID
 from tests.money import balance_check
 
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, Cancel, Decided, Pay, RefundPayment
 from earmark.engine.engine import Engine
 from earmark.engine.verbs.cancel import cancel
@@ -46,7 +47,7 @@ class World:
         self.sandbox = Sandbox(clock, seed=seed)
         self.bank = self.sandbox.bank
         self.gateway = SandboxGateway(self.sandbox, timeout_seconds=0.05)
-        self.actor = Actor(name="test", live=False)
+        self.actor = Actor(name="test", mode=Mode.TEST)
         self.start(store, self.gateway)
 
     def start(self, store: Store, gateway: Gateway) -> None:
@@ -56,7 +57,7 @@ class World:
 
     async def open(self, *currencies: str, **policy: Any) -> None:
         """Eight seats and six standing, for each of the currencies."""
-        library = Earmark(self.engine, live=False)
+        library = Earmark(self.engine, mode=Mode.TEST)
         for currency in currencies or ("EUR",):
             price = PRICES[currency]
             event = EventId(f"concert-{self.seed}-{currency.lower()}")
@@ -73,7 +74,7 @@ class World:
         units: int = 0,
     ) -> Booking:
         """Set aside."""
-        library = Earmark(self.engine, live=False)
+        library = Earmark(self.engine, mode=Mode.TEST)
         event, pools = self.events[currency], {POOL: units} if units else {}
         held = await library.hold(event, buyer=buyer, seats=seats, pools=pools, ttl_seconds=ttl)
         _, booking = await self.engine.store.read_booking(BookingId(UUID(held.id)))

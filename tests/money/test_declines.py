@@ -12,6 +12,7 @@ import pytest
 from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 
 from earmark.domain.ids import BookingId
+from earmark.domain.mode import Mode
 from earmark.domain.policy import Policy
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Actor, Release
@@ -172,12 +173,12 @@ async def test_live_and_test_are_counted_apart(shop: Shop) -> None:
     """A buyer's name means another person there."""
     shop.gateway.says["authorise"] = DECLINED
     assert [await tried(shop, one) for one in await holds(shop, 6)][-1] == "buyer"
-    library = Earmark(shop.engine, live=False)
+    library = Earmark(shop.engine, mode=Mode.TEST)
     await library.create("rehearsal", name="A rehearsal", currency="EUR", seats={"A1": 4500})
     held = await library.hold("rehearsal", buyer="alice", seats=["A1"])
     _, booking = await shop.store.read_booking(BookingId(UUID(held.id)))
     assert booking is not None
-    shop.actor = Actor(name="test", live=False)
+    shop.actor = Actor(name="test", mode=Mode.TEST)
     shop.gateway.says["authorise"] = AUTHORISED
     assert await tried(shop, booking) == "confirmed"
 

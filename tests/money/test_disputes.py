@@ -14,6 +14,7 @@ from tests.payments.gateways.conformance.gateways_under_test import served_sandb
 from tests.sandbox.payment_methods import Method
 
 from earmark.clock import MovableClock
+from earmark.domain.mode import Mode
 from earmark.domain.payment import PaymentState, SettledAs
 from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import Callback, GatewaySilent
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 def about(payment: Payment, *, event: str = "evt_1", kind: str = "charge.dispute.created") -> Callback:
     """What a gateway says of a dispute, with our id."""
-    return Callback(id=event, kind=kind, live=True, payment_id=payment.id, gateway_id="pi_1", disputed=True)
+    return Callback(id=event, kind=kind, mode=Mode.LIVE, payment_id=payment.id, gateway_id="pi_1", disputed=True)
 
 
 async def test_a_dispute_needs_attention_and_the_journal_records_it(
@@ -79,7 +80,7 @@ async def test_a_dispute_without_our_id_is_found_by_the_charge() -> None:
 
 async def test_a_dispute_of_another_shops_charge_is_ignored(shop: Shop) -> None:
     """The account may be another business's too."""
-    foreign = Callback(id="evt_1", kind="charge.dispute.created", live=True, payment_id=None, gateway_id="pi_9")
+    foreign = Callback(id="evt_1", kind="charge.dispute.created", mode=Mode.LIVE, payment_id=None, gateway_id="pi_9")
     assert not await shop.driver.hear("scripted", msgspec.structs.replace(foreign, disputed=True))
     assert shop.gateway.calls == ["whose pi_9"]
     assert not await shop.driver.hear("scripted", foreign)

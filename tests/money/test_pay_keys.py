@@ -8,9 +8,8 @@ import pytest
 from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.payment import first_payment_id_for, payment_id_for
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Decided, KeyedRequest, Pay
+from earmark.domain.payment import payment_id_for
+from earmark.engine.commands import KeyedRequest, Pay
 from earmark.engine.engine import Engine
 from earmark.errors import IdempotencyMismatch
 from earmark.payments.driver import PaymentDriver
@@ -33,7 +32,6 @@ def command_of(shop: Shop, booking: Booking, *, body: str = "visa", key: Idempot
     )
     told: dict[str, Any] = {
         "payment_id": payment_id_for(key, booking.id),
-        "first_payment_id": first_payment_id_for(key),
         "gateway": "scripted",
         "method": "card",
         "idempotency": idempotency,
@@ -102,25 +100,3 @@ async def test_a_key_pays_for_another_booking_when_its_time_is_over(shop: Shop) 
     third = await shop.hold("A2")
     shop.gateway.says |= {"authorise": AUTHORISED}
     assert (await pay(shop, command_of(shop, third))).record.body == b"confirmed"
-
-
-async def test_a_payment_that_an_older_release_opened_is_found(shop: Shop) -> None:
-    """It has the id that was made of the key alone, and no record of its request: it is paid once."""
-    held = await shop.hold("A1")
-    old = command_of(shop, held, idempotency=None, payment_id=first_payment_id_for(KEY))
-    await open_payment(shop.engine, old)
-    assert (await pay(shop, command_of(shop, held))).record.body == b"confirmed"
-    assert (await shop.payment(held)).id == first_payment_id_for(KEY)
-    assert shop.gateway.calls.count("authorise") == 1
-
-
-async def test_the_key_of_an_older_release_pays_for_another_booking_when_its_time_is_over(shop: Shop) -> None:
-    """The same as for keys with a record."""
-    old = command_of(shop, await shop.hold("A1"), idempotency=None, payment_id=first_payment_id_for(KEY))
-    await open_payment(shop.engine, old)
-    with pytest.raises(IdempotencyMismatch):
-        await pay(shop, command_of(shop, await shop.hold("A2")))
-    await shop.reconcile(seconds=DAY)
-    answer = await pay(shop, command_of(shop, await shop.hold("A3")))
-    assert isinstance(answer, Decided)
-    assert answer.value.booking.state is State.CONFIRMED

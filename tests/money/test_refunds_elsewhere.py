@@ -14,6 +14,7 @@ from tests.payments.gateways.conformance.gateways_under_test import served_sandb
 from tests.sandbox.payment_methods import Method
 
 from earmark.clock import MovableClock
+from earmark.domain.mode import Mode
 from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
 from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import Callback, GatewaySilent, RefundRecord, Report
@@ -365,6 +366,8 @@ async def test_it_is_noticed_at_stripe_too() -> None:
 
 async def test_a_refund_of_another_businesss_charge_is_not_ours(shop: Shop) -> None:
     """The account may be another business's too: the gateway tells us which payment it belongs to."""
-    foreign = Callback(id="evt_1", kind="refund.created", live=True, payment_id=None, gateway_id="pi_9", refund=True)
+    foreign = Callback(
+        id="evt_1", kind="refund.created", mode=Mode.LIVE, payment_id=None, gateway_id="pi_9", refund=True
+    )
     assert not await shop.driver.hear("scripted", foreign)
     assert shop.gateway.calls == ["whose pi_9"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from earmark.domain.ids import PaymentId
+from earmark.domain.mode import Mode
 from earmark.domain.payment import Payment, PaymentState, Refund, Standing
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Decided, Pay, RefundPayment
@@ -94,7 +95,7 @@ class Bank:
     """A gateway with books. By itself it says yes to everything, at once or after a moment of its own choosing."""
 
     name = "bank"
-    live = True
+    mode = Mode.LIVE
 
     def __init__(self, *, random: Random | None = None) -> None:
         self.accounts: dict[UUID, Account] = {}
@@ -401,4 +402,4 @@ def a_refund(booking: Booking, amount: int) -> RefundPayment:
 
 def a_callback(payment: Payment, *, id: str) -> Callback:  # noqa: A002 (the gateway's word)
     """The bank's callback about a payment."""
-    return Callback(id=id, kind="changed", live=True, payment_id=payment.id)
+    return Callback(id=id, kind="changed", mode=Mode.LIVE, payment_id=payment.id)

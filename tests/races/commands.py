@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine.commands import (
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 EVENT = EventId("play")
 IDS = Uuid7Ids()
-SHOP = Actor(name="shop", live=True)
+SHOP = Actor(name="shop", mode=Mode.LIVE)
 TTL_SECONDS = 60
 
 
@@ -110,7 +111,7 @@ def a_play() -> CreateEvent:
     """An event with two rows of nine seats and a pool of ten."""
     # The seats are laid out against their alphabet: the order in which rows lie is not the order of their names.
     names = [f"{row}{number}" for row in "BA" for number in range(9, 0, -1)]
-    event = Event(id=EVENT, name="Play", currency="EUR", live=True, created_at=datetime.now(UTC))
+    event = Event(id=EVENT, name="Play", currency="EUR", mode=Mode.LIVE, created_at=datetime.now(UTC))
     return CreateEvent(
         actor=SHOP,
         entry_id=IDS.entry_id(),

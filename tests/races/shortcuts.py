@@ -248,7 +248,7 @@ COUNTS_TOTALS_UNLOCKED = Shortcut(
 CLEARS_SEATS_AS_THEY_LIE = Shortcut(sql=edited("clear_seats", "ORDER BY s2.event_id, s2.id", "ORDER BY s2.id DESC"))
 
 TAKES_PAYMENTS_AS_THEY_CAME = Shortcut(
-    sql=edited("take_payments", " ORDER BY p.payment_id, p.live\n", ""), warp=_TakesPaymentsAsTheyCame
+    sql=edited("take_payments", " ORDER BY p.payment_id, p.mode\n", ""), warp=_TakesPaymentsAsTheyCame
 )
 
 
@@ -312,7 +312,7 @@ def _expiry_entry(booking: Booking, *, now: datetime) -> Entry:
 
 
 # The statements of an optimistic write, guard by guard. Each shortcut is a function of its own, beside the built one.
-_DRAFTS = (resources.files("earmark.store") / "sql" / "postgres" / "0003_drafts.sql").read_text(encoding="utf-8")
+_DRAFTS = (resources.files("earmark.store") / "sql" / "postgres" / "0003_functions.sql").read_text(encoding="utf-8")
 _WRITE = _DRAFTS[_DRAFTS.index("CREATE FUNCTION earmark_write(") :]
 
 
@@ -322,7 +322,7 @@ def writes(name: str, *edits: tuple[str, str]) -> Shortcut:
     for old, new in edits:
         assert old in text, f"earmark_write has changed: it no longer says {old!r}"
         text = text.replace(old, new)
-    for function in ("earmark_write(", "earmark_add_totals(", "earmark_tell("):
+    for function in ("earmark_write(", "earmark_add_totals(", "earmark_add_entries("):
         text = text.replace(function, f"{function[:-1]}_{name}(")
     write = edited("write_optimistically", "earmark_write(", f"earmark_write_{name}(")
     return Shortcut(sql=write, prepare=text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"))

@@ -73,12 +73,12 @@ _ALONE = """
 _DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 
 # Rules, as the store's own audit states them.
-TWO_OWNERS = "no two live bookings list the same seat"
+TWO_OWNERS = "no two active bookings list the same seat"
 PINNED = "a seat points only to a booking of its event that lists it"
-LOST_ITS_SEAT = "every seat of a live booking points to it"
-BLOCKED_AND_OWNED = "a blocked seat has no live owner"
-POOL_DRIFT = "a pool's counts are the sum of its live bookings"
-TOTAL_DRIFT = "a buyer's total is the sum of the buyer's live bookings"
+LOST_ITS_SEAT = "every seat of an active booking points to it"
+BLOCKED_AND_OWNED = "a blocked seat has no active owner"
+POOL_DRIFT = "a pool's counts are the sum of its active bookings"
+TOTAL_DRIFT = "a buyer's total is the sum of the buyer's active bookings"
 OVERSOLD = "a pool never sells more than it has"
 RESOLVED_TWICE = "a booking resolves at most once, but for expired bookings that late money brought back"
 

@@ -192,7 +192,7 @@ async def two_batches_of_payments_cross(database: RaceDatabase, shortcut: Shortc
     yours = [await database.held(f"B{n}", buyer=f"buyer-{n}") for n in range(1, 4)]
     return await two_batches_cross(
         database,
-        blocker=f"INSERT INTO outside_payments VALUES ('p0', '{sold.id}'), ('p3', '{sold.id}')",
+        blocker=f"INSERT INTO outside_payments VALUES ('p0', '{sold.id}', 'live'), ('p3', '{sold.id}', 'live')",
         first=[a_confirm(b, payment_id=p) for b, p in zip(mine, ("p1", "p0", "p2"), strict=True)],
         second=[a_confirm(b, payment_id=p) for b, p in zip(yours, ("p2", "p3", "p1"), strict=True)],
         shortcuts_=(shortcut, shortcut),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from earmark.domain.mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Decided, Replayed
 from earmark.engine.engine import Engine
@@ -170,7 +171,7 @@ async def test_a_payment_that_is_used_elsewhere_is_refused(either_database: Race
 async def test_another_caller_learns_nothing_from_the_cache(database: RaceDatabase) -> None:
     """The cache decides who may see a booking; a refusal is decided on a read."""
     server, held = await holding(database, "A1")
-    stranger = msgspec.structs.replace(a_confirm(held), actor=msgspec.structs.replace(SHOP, live=False))
+    stranger = msgspec.structs.replace(a_confirm(held), actor=msgspec.structs.replace(SHOP, mode=Mode.TEST))
     assert isinstance(await server.submit(stranger).outcome(), BookingUnknown)
     assert server.store.ran == ["memory", "look"]
 

@@ -15,6 +15,7 @@ from earmark.api.auth.api_keys import Authenticator, Scope, hash_of, new_key, ne
 from earmark.api.middleware.deadlines import Deadline
 from earmark.api.services import Services
 from earmark.clock import SystemClock
+from earmark.domain.mode import Mode
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.service import PaymentService
@@ -248,10 +249,10 @@ async def test_a_key_that_cannot_be_looked_up_is_not_called_wrong(
     """A stored key, shown to a server for the first time while its database hangs, is answered with 503."""
     monkeypatch.setattr("earmark.api.auth.key_cache.LOOK_SECONDS_MAX", SECONDS)
     async with PostgresProxy(postgres_url) as proxy, served(proxy.url) as (client, services):
-        secret = new_key(live=False)
+        secret = new_key(mode=Mode.TEST)
         scopes = frozenset({Scope.MANAGE})
         await services.engine.store.keys.create(
-            new_key_id(), name="k", live=False, scopes=scopes, secret_hash=hash_of(secret)
+            new_key_id(), name="k", mode=Mode.TEST, scopes=scopes, secret_hash=hash_of(secret)
         )
         proxy.lose_answers()
         async with asyncio.timeout(ANSWERED_SECONDS_MAX):

@@ -96,7 +96,7 @@ async def test_only_the_schema_stops_a_hold_that_missed_the_fence(
 ) -> None:
     """The pointer is as it was, and the owner that was joined had ended: the seat looks free, and would be sold."""
     taken = await a_hold_saw_the_seat_free_before(database, operator_console, shortcut)
-    assert refused_by(taken) == "seat_keeps_its_live_owner"
+    assert refused_by(taken) == "seat_keeps_its_active_owner"
 
 
 async def test_a_hold_that_saw_the_seat_free_finds_the_fence_raised(

@@ -12,6 +12,7 @@ from tests.conftest import unavailable
 from earmark.clock import MovableClock
 from earmark.domain.event import Event
 from earmark.domain.ids import PoolId
+from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool
 from earmark.engine.commands import CreateEvent, Decided
 from earmark.engine.engine import Engine
@@ -63,7 +64,7 @@ async def test_keyed_batches_of_a_thousand_leave_room_in_the_lock_table(
     if not capped:
         monkeypatch.setattr(PostgresStore, "requests_at_once_max", lambda _self, **_: None, raising=False)
     engine = Engine(store, ids=IDS, batch_size_max=1000)
-    event = Event(id=EVENT, name="Play", currency="EUR", live=True, created_at=MovableClock().now())
+    event = Event(id=EVENT, name="Play", currency="EUR", mode=Mode.LIVE, created_at=MovableClock().now())
     pool = Pool(event_id=EVENT, id=PoolId("GA"), capacity=100_000, price=500)
     try:
         if await store.read_event(EVENT) is None:

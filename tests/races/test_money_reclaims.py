@@ -75,11 +75,11 @@ async def test_a_reclaim_that_raises_no_fence_loses_its_seat(bare_shop: Shop) ->
 
 
 async def test_the_schema_lets_no_hold_take_a_re_claimed_seat(shop: Shop) -> None:
-    """The schema's guard: the seat stays with its active owner."""
+    """The last line: the seat stays with its active owner."""
     booking, payment, taken = await a_hold_saw_the_seat_before_it_was_reclaimed(
         shop, hold=shortcuts.COMPARES_THE_POINTER_ONLY
     )
-    assert refused_by(taken) == "seat_keeps_its_live_owner"
+    assert refused_by(taken) == "seat_keeps_its_active_owner"
     await assert_sold(shop, booking, payment)
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # Kinds of tables a plan may have been made on: PostgreSQL plans once, and then keeps to it.
 _FILL = """
     SET session_replication_role = replica;
-    INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at)
-    SELECT gen_random_uuid(), 'e' || n % 9, 'b' || n, true, 'released', '{}', 1, 'EUR', now(), now()
+    INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at)
+    SELECT gen_random_uuid(), 'e' || n % 9, 'b' || n, 'live', 'released', '{}', 1, 'EUR', now(), now()
       FROM generate_series(1, 3000) n;
     INSERT INTO seats (event_id, id, price, position)
     SELECT 'e' || n % 9, 'S' || n, 1, n FROM generate_series(1, 3000) n;
@@ -48,7 +48,7 @@ TABLES = {
     "as-created": "SELECT 1",
     "analyzed-almost-empty": "ANALYZE bookings, seats, pools, buyer_totals",
     "emptied": """
-        INSERT INTO events (id, name, currency, live, created_at) VALUES ('over', 'Over', 'EUR', true, now());
+        INSERT INTO events (id, name, currency, mode, created_at) VALUES ('over', 'Over', 'EUR', 'live', now());
         INSERT INTO seats (event_id, id, price, position) SELECT 'over', 'S' || n, 1, n FROM generate_series(1, 1000) n;
         DELETE FROM seats WHERE event_id = 'over'; ANALYZE bookings, seats, pools, buyer_totals""",
     "large": _FILL,

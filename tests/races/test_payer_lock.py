@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 
-LOOK = "SELECT tries FROM payers WHERE live = $1 AND buyer = $2"
+LOOK = "SELECT tries FROM payers WHERE mode = $1 AND buyer = $2"
 
 
 async def one_try_left(store: PostgresStore, ids: Uuid7Ids, clock: MovableClock) -> tuple[Shop, list[Booking]]:

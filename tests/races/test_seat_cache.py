@@ -14,6 +14,7 @@ import pytest
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey
+from earmark.domain.mode import Mode
 from earmark.engine.commands import ChangeEvent, Decided, KeyedRequest, Replayed
 from earmark.engine.ports.store import Look
 from earmark.errors import IdempotencyMismatch, LimitExceeded, PoolExhausted, SaleClosed, SeatsTaken
@@ -71,7 +72,7 @@ def weight(database: module.CachedEvent) -> int:
 
 def test_a_sold_out_event_takes_no_space_in_the_cache() -> None:
     """Its seats leave the cache as they are sold, though the event itself stays cached."""
-    event = Event(id=EVENT, name="Play", currency="EUR", live=True, created_at=datetime.now(UTC))
+    event = Event(id=EVENT, name="Play", currency="EUR", mode=Mode.LIVE, created_at=datetime.now(UTC))
     database = module.CachedEvent(event)
     seats = [SeatId(f"S{number}") for number in range(10_000)]
     assert database.add([a_page(seats)]) == 10_000
@@ -385,7 +386,7 @@ class Pages:
 
 
 def an_event(name: str = "play") -> Event:
-    return Event(id=EventId(name), name="Play", currency="EUR", live=True, created_at=NOW)
+    return Event(id=EventId(name), name="Play", currency="EUR", mode=Mode.LIVE, created_at=NOW)
 
 
 def looking_for(seat: str, event: str = "play") -> Look:

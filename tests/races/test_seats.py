@@ -62,7 +62,7 @@ async def test_trusting_the_read_sells_the_seat_twice(bare_database: RaceDatabas
 async def test_the_schema_takes_no_seat_from_its_new_owner(database: RaceDatabase, before: Before) -> None:
     """The schema's guard: the seat points to a held booking by now, and stays with it."""
     first, second = await two_see_a_seat_free(database, shortcuts.TRUSTS_THE_LOOK, before)
-    assert refused_by(second) == "seat_keeps_its_live_owner"
+    assert refused_by(second) == "seat_keeps_its_active_owner"
     assert await database.owner("A1") == granted(first).id
     assert not await database.flaws()
 
@@ -102,7 +102,7 @@ async def test_judging_the_owner_inside_the_lock_statement_sells_the_seat_twice(
 async def test_the_schema_sees_the_owner_that_the_lock_statement_missed(database: RaceDatabase, before: Before) -> None:
     """The schema's guard: it looks when the pointer is written, after the wait."""
     first, second = await the_second_waits_for_the_first(database, shortcuts.JUDGES_OWNERS_IN_THE_LOCK, before)
-    assert refused_by(second) == "seat_keeps_its_live_owner"
+    assert refused_by(second) == "seat_keeps_its_active_owner"
     assert await database.owner("A1") == granted(first).id
 
 
@@ -139,7 +139,7 @@ async def test_the_schema_knows_the_owner_that_the_read_missed(database: RaceDat
     first, second = await a_hold_commits_while_another_looks(
         database, shortcuts.READS_BOOKINGS_BEFORE_SEATS, "between bookings and seats"
     )
-    assert refused_by(second) == "seat_keeps_its_live_owner"
+    assert refused_by(second) == "seat_keeps_its_active_owner"
     assert await database.owner("A1") == granted(first).id
 
 
@@ -214,7 +214,7 @@ async def test_the_schema_blocks_no_seat_of_an_active_booking(database: RaceData
     old, blocked, confirmed = await confirm_begun_in_time_collides_with_a_block(
         database, shortcuts.BLOCKS_WITHOUT_ENDING_THE_OLD_HOLD
     )
-    assert refused_by(blocked) == "seat_keeps_its_live_owner"
+    assert refused_by(blocked) == "seat_keeps_its_active_owner"
     assert granted(confirmed).id == old.id
     assert not await database.flaws()
 

@@ -122,7 +122,7 @@ async def test_a_single_hold_is_written_as_any_other(either_database: RaceDataba
     assert server.store.ran == ["memory", "memory"]
     rows = {
         held.id: await either_database.observer.fetchrow(
-            "SELECT b.state, b.total, b.currency, b.version, b.live, b.expires_at - b.created_at AS lasts,"
+            "SELECT b.state, b.total, b.currency, b.version, b.mode, b.expires_at - b.created_at AS lasts,"
             "       j.verb, j.before, j.after, j.actor, j.reason, j.version AS entry_version, j.event_id,"
             "       j.at = b.created_at AS at_once, j.facts - 'lines' - 'buyer' - 'expires_at' AS facts, t.units,"
             "       (SELECT count(*) FROM seats s WHERE s.booking_id = b.id) AS seats"

@@ -162,8 +162,8 @@ DUE = 10_000
 _MANY_DUE = f"""
     INSERT INTO seats (event_id, id, price, position)
     SELECT 'play', 'D' || n, 1000, 100 + n FROM generate_series(1, {DUE}) n;
-    INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at)
-    SELECT gen_random_uuid(), 'play', 'buyer-' || n % 100, true, 'held',
+    INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at)
+    SELECT gen_random_uuid(), 'play', 'buyer-' || n % 100, 'live', 'held',
            jsonb_build_object('seats', jsonb_build_array(jsonb_build_object('id', 'D' || n, 'price', 1000)),
                               'pools', jsonb_build_array()),
            1000, 'EUR', now() - interval '2 minutes', now() - interval '1 minute'

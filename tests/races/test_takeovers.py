@@ -57,7 +57,7 @@ async def test_the_schema_lets_no_seat_leave_an_active_booking(database: RaceDat
     old, taken, confirmed = await confirm_begun_in_time_collides_with_a_finished_takeover(
         database, shortcuts.TAKES_OVER_WITHOUT_ENDING_THE_OLD_HOLD
     )
-    assert refused_by(taken) == "seat_keeps_its_live_owner"
+    assert refused_by(taken) == "seat_keeps_its_active_owner"
     assert granted(confirmed).id == old.id
     assert not await database.flaws()
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests.sandbox.payment_methods import Method
 
+from earmark.domain.mode import Mode
 from earmark.engine.ports.gateway import Callback, CallbackRefused
 from earmark.sandbox.callback_signature import HEADER, sign
 from earmark.sandbox.callbacks import CallbackState
@@ -75,7 +76,7 @@ async def test_a_callback_has_the_ids_and_amount_of_its_payment(
     assert callback == Callback(
         id=callback.id,
         kind=AUTHORISED,
-        live=False,
+        mode=Mode.TEST,
         payment_id=ordered.payment_id,
         booking_id=ordered.booking_id,
         gateway_id=report.gateway_id,

@@ -11,6 +11,7 @@ from tests.sandbox.support import PRICE
 from earmark import config
 from earmark.domain import payment as law
 from earmark.domain.ids import BookingId
+from earmark.domain.mode import Mode
 from earmark.domain.payment import (
     PAYING_SECONDS,
     PAYING_SECONDS_MAX,
@@ -51,7 +52,7 @@ class Process:
     def __init__(self, store: Store, gateways: dict[str, Gateway], ids: Uuid7Ids) -> None:
         engine = Engine(store, ids=ids)
         self.store = store
-        self.earmark = Earmark(engine, live=False, gateways=gateways)
+        self.earmark = Earmark(engine, mode=Mode.TEST, gateways=gateways)
         self.teller = PaymentDriver(engine, gateways)
         gateway = gateways.get("sandbox")
         self.gateway = gateway if isinstance(gateway, SandboxGateway) else None
@@ -78,7 +79,7 @@ class Process:
 async def store(clock: MovableClock, ids: Uuid7Ids) -> Store:
     """A database that all processes share."""
     opened = MemoryStore(clock=clock)
-    shop = Earmark(Engine(opened, ids=ids), live=False)
+    shop = Earmark(Engine(opened, ids=ids), mode=Mode.TEST)
     await shop.create("play", name="A play", currency="EUR", seats=dict.fromkeys(SEATS, PRICE))
     return opened
 

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import Buyer, EventId
+from earmark.domain.mode import Mode
 from earmark.schemas.seat_map import SeatMapRenderer
 from earmark.seatmap.followers import StreamHub
 
@@ -81,7 +82,7 @@ async def open_page(
 ) -> Page:
     """Connect, and have the first event."""
     whose = Buyer(buyer) if buyer else None
-    reader = await hub.join(EventId(event_id), live=True, buyer=whose, after=after)
+    reader = await hub.join(EventId(event_id), mode=Mode.LIVE, buyer=whose, after=after)
     assert reader is not None
     page = Page(reader)
     await page.take()

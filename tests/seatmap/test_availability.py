@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from earmark.domain.ids import EventId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.seat import shown_state
 from earmark.engine.commands import Actor, ChangeEvent, SeatPatch
 from earmark.errors import EventUnknown, SeatsTaken, StoreUnavailable
@@ -106,7 +107,7 @@ def uninformed(store: Store, clock: MovableClock, **knobs: Any) -> SeatMapCache:
 async def block(shop: Earmark, seat: str) -> None:
     """An operator's change."""
     patch = SeatPatch(id=SeatId(seat), blocked=True)
-    actor = Actor(name="manager", live=True)
+    actor = Actor(name="manager", mode=Mode.LIVE)
     await shop.engine.change(
         ChangeEvent(actor=actor, entry_id=shop.engine.ids.entry_id(), event_id=PLAY, seats=(patch,))
     )

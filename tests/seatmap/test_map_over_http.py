@@ -13,6 +13,7 @@ from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator
 from earmark.api.services import Services
 from earmark.domain.ids import Buyer, EventId
+from earmark.domain.mode import Mode
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.observability.metrics.metrics import Metrics
@@ -70,7 +71,7 @@ def services(clock: MovableClock, ids: Uuid7Ids, worded: Words) -> Services:
 @pytest.fixture
 async def shop(services: Services) -> Earmark:
     """The same shop, without HTTP."""
-    shop = Earmark(services.engine, live=False)
+    shop = Earmark(services.engine, mode=Mode.TEST)
     await shop.create("play", name="A play", currency="EUR", seats=SEATS, pools={"GA": (10, 5)})
     return shop
 
@@ -166,7 +167,7 @@ async def test_an_operators_change_of_the_event_changes_the_tag(shop: Earmark, l
 
     before = await look()
     change = ChangeEvent(
-        actor=Actor(name="manager", live=False),
+        actor=Actor(name="manager", mode=Mode.TEST),
         entry_id=shop.engine.ids.entry_id(),
         event_id=EventId("play"),
         fields={"name": "Another play"},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, ChangeEvent, PoolPatch, SeatPatch
 from earmark.errors import EarmarkError, EventUnknown, Overloaded, StoreUnavailable
 from earmark.schemas import to_response
@@ -244,7 +245,7 @@ async def test_a_reader_that_takes_nothing_is_dropped_and_no_other_notices(
 ) -> None:
     """A send that never returns ends its own stream, and its room is free again."""
     hub = hub_over(store, clock=clock, feed=feed, stall_seconds=0.2, tick_seconds=0.05, readers_max=2)
-    reader = await hub.join(PLAY, live=True, buyer=None, after=None)
+    reader = await hub.join(PLAY, mode=Mode.LIVE, buyer=None, after=None)
     assert reader is not None
 
     async def send() -> None:
@@ -306,7 +307,7 @@ async def test_an_event_that_is_not_there_is_not_followed(shop: Earmark, hub: St
     del shop
     with pytest.raises(EventUnknown):
         await open_page(hub, event_id="nowhere")
-    assert await hub.join(PLAY, live=False, buyer=None, after=None) is None
+    assert await hub.join(PLAY, mode=Mode.TEST, buyer=None, after=None) is None
     assert not hub._channels
 
 
@@ -316,17 +317,17 @@ async def test_a_store_that_fails_for_a_while_only_delays(
     """What was received meanwhile is read when it answers again."""
     monkeypatch.setattr(channels, "PAUSE_SECONDS", 0.01)
     page = await open_page(hub)
-    really, failed = store.live.read_seats, asyncio.Event()
+    really, failed = store.followed_events.read_seats, asyncio.Event()
 
     async def silent(*_: object) -> None:
         failed.set()
         raise StoreUnavailable(because="it is being restarted")
 
-    monkeypatch.setattr(store.live, "read_seats", silent)
+    monkeypatch.setattr(store.followed_events, "read_seats", silent)
     await shop.hold("play", buyer="alice", seats=["A1"])
     await relay(store, feed)
     await asyncio.wait_for(failed.wait(), timeout=FACT_SECONDS_MAX)
-    monkeypatch.setattr(store.live, "read_seats", really)
+    monkeypatch.setattr(store.followed_events, "read_seats", really)
     await page.until(lambda page: page.states["A1"] == "held")
 
 
@@ -350,7 +351,7 @@ async def _something(shop: Earmark, chance: random.Random, bookings: list[Any], 
             await shop.cancel(chosen.id, seats=[seat.id for seat in chosen.seats][:1])
         case "block":
             change = ChangeEvent(
-                actor=Actor(name="manager", live=True),
+                actor=Actor(name="manager", mode=Mode.LIVE),
                 entry_id=shop.engine.ids.entry_id(),
                 event_id=PLAY,
                 fields={},

@@ -15,6 +15,7 @@ from earmark.api.auth.guest_cookie import COOKIE
 from earmark.api.middleware.rate_limits import RateLimits
 from earmark.api.services import Services
 from earmark.domain.ids import Buyer
+from earmark.domain.mode import Mode
 from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START
 from earmark.errors import StoreUnavailable
@@ -60,7 +61,7 @@ async def services(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[Services
 
 @pytest.fixture
 async def shop(services: Services) -> Earmark:
-    shop = Earmark(services.engine, live=False)
+    shop = Earmark(services.engine, mode=Mode.TEST)
     await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 2}, pools={"GA": (10, 5)})
     return shop
 
@@ -144,7 +145,7 @@ async def test_the_snapshot_is_the_map_byte_for_byte(services: Services, shop: E
 
 async def test_only_a_caller_that_may_see_the_map_may_follow_it(services: Services, shop: Earmark) -> None:
     """No key, a forged one, an event that is not there, or one of the other kind: as for the map."""
-    await Earmark(shop.engine, live=True).create("live", name="Live", currency="EUR", seats={"A1": 1})
+    await Earmark(shop.engine, mode=Mode.LIVE).create("live", name="Live", currency="EUR", seats={"A1": 1})
     for headers, path, status in (
         ({}, PATH, 401),
         (bearer("ek_test_of-another-shop"), PATH, 401),
@@ -297,9 +298,9 @@ async def test_a_server_that_stops_ends_streams_and_is_not_ready(services: Servi
 
 
 async def stored_key(services: Services) -> tuple[KeyId, str]:
-    key_id, secret = new_key_id(), new_key(live=False)
+    key_id, secret = new_key_id(), new_key(mode=Mode.TEST)
     await services.engine.store.keys.create(
-        key_id, name="k", live=False, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
+        key_id, name="k", mode=Mode.TEST, scopes=frozenset({Scope.SELL}), secret_hash=hash_of(secret)
     )
     return key_id, secret
 

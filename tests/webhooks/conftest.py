@@ -12,6 +12,7 @@ from standardwebhooks import Webhook as Verifier
 from tests.socket_server import listening
 
 from earmark.domain.ids import EventId
+from earmark.domain.mode import Mode
 from earmark.domain.webhook import WEBHOOKS_MAX, DeliveryState, Webhook
 from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START
@@ -119,7 +120,7 @@ async def relay(store: Store) -> None:
 
 async def subscribe(store: Store, url: str, **fields: Any) -> Webhook:
     """A live webhook, written to the store."""
-    made = {"id": new_webhook_id(), "live": True, "secret": new_secret(), "created_at": await now_of(store)}
+    made = {"id": new_webhook_id(), "mode": Mode.LIVE, "secret": new_secret(), "created_at": await now_of(store)}
     webhook = Webhook(url=url, **made | fields)
     assert await store.webhooks.make(webhook, limit=WEBHOOKS_MAX)
     return webhook

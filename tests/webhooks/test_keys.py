@@ -12,6 +12,7 @@ from tests.api.conftest import KEY, authenticator, house_over, services, shop
 
 from earmark.api.app import create_app
 from earmark.domain.journal import IdempotencyKey
+from earmark.domain.mode import Mode
 from earmark.engine.ports.webhooks import AlreadyDone, Deed
 from earmark.uuids import new_webhook_id
 from earmark.webhooks.sender import new_secret
@@ -68,7 +69,7 @@ async def test_a_key_belongs_to_one_request_and_one_caller(shop: httpx2.AsyncCli
     for refused in (other, rotated):
         assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_mismatch")
     assert await count(shop) == 1
-    assert (await services.engine.store.webhooks.page(live=False, after=None, limit=9))[0].secret == made["secret"]
+    assert (await services.engine.store.webhooks.page(mode=Mode.TEST, after=None, limit=9))[0].secret == made["secret"]
     assert (await make(shop, key="no key\x7f")).status_code == 422
 
 
@@ -80,11 +81,11 @@ async def test_a_rotation_sent_twice_does_not_push_out_the_receivers_secret(
     path = f"/v1/webhooks/{made['id']}/rotate"
     answers = [await shop.post(path, headers={"Idempotency-Key": "rotate-1"}) for _ in range(3)]
     assert {answer.content for answer in answers} == {answers[0].content}
-    (webhook,) = await services.engine.store.webhooks.page(live=False, after=None, limit=9)
+    (webhook,) = await services.engine.store.webhooks.page(mode=Mode.TEST, after=None, limit=9)
     assert webhook.secrets(now=services.clock.now()) == (answers[0].json()["secret"], made["secret"])
     for _ in range(2):
         await shop.post(path)
-    (webhook,) = await services.engine.store.webhooks.page(live=False, after=None, limit=9)
+    (webhook,) = await services.engine.store.webhooks.page(mode=Mode.TEST, after=None, limit=9)
     assert made["secret"] not in webhook.secrets(now=services.clock.now()), "the control: without a key, twice is twice"
 
 
@@ -142,7 +143,7 @@ async def test_duplicates_have_one_effect_over_each_store(store: Store, clock: M
         path, rotate = f"/v1/webhooks/{made['id']}/rotate", {"Idempotency-Key": "rotate-1"}
         rotated = await asyncio.gather(*(client.post(path, headers=rotate) for _ in range(TWINS)))
         assert {answer.status_code for answer in rotated} == {200}, [answer.text for answer in rotated]
-        (webhook,) = await store.webhooks.page(live=False, after=None, limit=9)
+        (webhook,) = await store.webhooks.page(mode=Mode.TEST, after=None, limit=9)
     assert {answer.json()["secret"] for answer in rotated} == {webhook.secret}
     assert (webhook.old_secret, webhook.version) == (made["secret"], 2)
 

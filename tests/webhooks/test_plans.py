@@ -32,7 +32,7 @@ ASKED = {
         "now() + interval '1 day', '{}', false, 10, 10, '1 minute'",
     ),
     "prune_deliveries": ("timestamptz, bigint", "now() + interval '1 day', 10"),
-    "count_waiting": ("boolean, bigint", "true, 10"),
+    "count_waiting": ("text, bigint", "'live', 10"),
     "find_wanted": ("text[]", f"ARRAY['{PLAY}']"),
 }
 

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from earmark.domain.ids import EventId
+from earmark.domain.mode import Mode
 from earmark.domain.webhook import DeliveryState
 from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START
@@ -67,8 +68,8 @@ async def test_test_events_are_for_test_webhooks_and_one_event_s_for_its_own(
     shop: Earmark, store: Store, ids: Uuid7Ids
 ) -> None:
     """No webhook gets what it did not subscribe to."""
-    rehearsal = Earmark(Engine(store, ids=ids), live=False)
-    live, test = await subscribe(store, URL), await subscribe(store, URL, live=False)
+    rehearsal = Earmark(Engine(store, ids=ids), mode=Mode.TEST)
+    live, test = await subscribe(store, URL), await subscribe(store, URL, mode=Mode.TEST)
     play, other = [await subscribe(store, URL, event_id=EventId(event)) for event in ("play", "another")]
     off = await subscribe(store, URL)
     assert await store.webhooks.save(_next(off, disabled_at=await now_of(store), disabled_because="by hand"))
@@ -256,9 +257,9 @@ async def test_a_webhook_is_saved_as_it_was_read_and_removed_with_its_deliveries
     assert (await again(store, webhook)).url == "https://shop.example/new"
     second = await subscribe(store, URL)
     assert not await store.webhooks.make(_next(webhook, id=new_webhook_id()), limit=2)
-    assert [one.id for one in await store.webhooks.page(live=True, after=None, limit=1)] == [webhook.id]
-    assert [one.id for one in await store.webhooks.page(live=True, after=webhook.id, limit=9)] == [second.id]
-    assert await store.webhooks.page(live=False, after=None, limit=9) == []
+    assert [one.id for one in await store.webhooks.page(mode=Mode.LIVE, after=None, limit=1)] == [webhook.id]
+    assert [one.id for one in await store.webhooks.page(mode=Mode.LIVE, after=webhook.id, limit=9)] == [second.id]
+    assert await store.webhooks.page(mode=Mode.TEST, after=None, limit=9) == []
     await hold(shop)
     await relay(store)
     assert await store.webhooks.remove(webhook.id)
@@ -320,15 +321,15 @@ async def test_an_operator_sees_what_waits_for_each_webhook_of_a_mode(shop: Earm
     """How much, up to a limit, and since when it is due; nothing of the other kind, and none that has nothing."""
     busy = await subscribe(store, URL)
     await subscribe(store, URL, types=("booking.confirmed",))
-    other = await subscribe(store, URL, live=False)
-    assert await store.webhooks.waiting(live=True, limit=10) == []
+    other = await subscribe(store, URL, mode=Mode.TEST)
+    assert await store.webhooks.waiting(mode=Mode.LIVE, limit=10) == []
     for number in (1, 2, 3):
         await hold(shop, number)
     await relay(store)
-    [seen] = await store.webhooks.waiting(live=True, limit=10)
+    [seen] = await store.webhooks.waiting(mode=Mode.LIVE, limit=10)
     first = (await log(store, busy))[0]
     assert (seen.webhook_id, seen.pending, seen.due_at) == (busy.id, 3, first.due_at)
-    [counted] = await store.webhooks.waiting(live=True, limit=2)
+    [counted] = await store.webhooks.waiting(mode=Mode.LIVE, limit=2)
     assert counted.pending == 2
-    assert await store.webhooks.waiting(live=False, limit=10) == []
+    assert await store.webhooks.waiting(mode=Mode.TEST, limit=10) == []
     assert await log(store, other) == []

@@ -12,6 +12,7 @@ from earmark import Earmark, config
 from earmark.cli import main
 from earmark.domain.ids import EventId
 from earmark.domain.journal import IdempotencyKey
+from earmark.domain.mode import Mode
 from earmark.domain.webhook import DeliveryState, Webhook
 from earmark.engine.commands import Actor, Hold, KeyedRequest
 from earmark.engine.ports.heartbeats import Process, Pulse
@@ -36,7 +37,7 @@ async def keyed(earmark: Earmark, *seats: str) -> None:
     engine = earmark.engine
     for seat in seats:
         ask: Any = Hold(
-            actor=Actor(name="shop", live=True),
+            actor=Actor(name="shop", mode=Mode.LIVE),
             entry_id=engine.ids.entry_id(),
             booking_id=engine.ids.booking_id(),
             event_id="play",  # type: ignore[arg-type]
@@ -74,7 +75,11 @@ async def test_it_clears_deliveries_that_ended_and_keeps_what_waits(clock: Movab
         store = shop.engine.store
         await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
         webhook = Webhook(
-            id=new_webhook_id(), live=True, url="https://shop.example/", secret=new_secret(), created_at=clock.now()
+            id=new_webhook_id(),
+            mode=Mode.LIVE,
+            url="https://shop.example/",
+            secret=new_secret(),
+            created_at=clock.now(),
         )
         assert await store.webhooks.make(webhook, limit=9)
         for seat in ("A1", "A2"):

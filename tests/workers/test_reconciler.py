@@ -11,6 +11,7 @@ import pytest
 from tests.money.scripted_gateway import CAPTURED, ScriptedGateway
 
 from earmark.domain.ids import BookingId
+from earmark.domain.mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.engine.commands import Actor, Pay
 from earmark.engine.engine import Engine
@@ -97,7 +98,7 @@ class TwoGateways:
         for seat in seats:
             held = await library.hold(event, buyer=seat, seats=[seat], ttl_seconds=600)
             ask = Pay(
-                actor=Actor(name="test", live=True),
+                actor=Actor(name="test", mode=Mode.LIVE),
                 entry_id=self.engine.ids.entry_id(),
                 booking_id=BookingId(UUID(held.id)),
                 payment_id=self.engine.ids.payment_id(),

@@ -9,6 +9,7 @@ import pytest
 from tests.workers.undo import undone_on_error
 
 from earmark.domain.ids import EventId
+from earmark.domain.mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import RowBusy
@@ -63,7 +64,7 @@ class TwoEvents:
 
     async def held(self, event: str) -> int:
         """How many of an event are not ended."""
-        asked = BookingFilter(live=True, event_id=EventId(event), limit=10_000)
+        asked = BookingFilter(mode=Mode.LIVE, event_id=EventId(event), limit=10_000)
         _, bookings = await self.shop.engine.store.list_bookings(asked)
         return sum(one.state is State.HELD for one in bookings)
 

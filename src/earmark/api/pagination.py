@@ -39,7 +39,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_page(query: Mapping[str, str], *, of: str, actor: Actor) -> Page:
     """The page that a query asks for, of the named list as this caller sees it."""
-    owner = hashlib.blake2b(f"{of}\n{actor.live}\n{actor.name}".encode(), digest_size=_OWNER_BYTES).digest()
+    owner = hashlib.blake2b(f"{of}\n{actor.mode}\n{actor.name}".encode(), digest_size=_OWNER_BYTES).digest()
     return Page(limit=read_limit(query), after=_after(query.get("cursor"), owner), owner=owner)
 
 

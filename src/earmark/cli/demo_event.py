@@ -10,6 +10,7 @@ import msgspec
 from earmark.api.auth.api_keys import TEST_PREFIX
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine.commands import Actor, Confirm, CreateEvent, Hold
@@ -31,7 +32,7 @@ async def seed(settings: Settings) -> EventId:
     """Make the theatre, unless it is there from last time."""
     assert settings.admin_key is not None
     engine = await runtime.open_engine(msgspec.structs.replace(settings, redis_url=None))
-    actor = Actor(name="demo", live=not settings.admin_key.startswith(TEST_PREFIX))
+    actor = Actor(name="demo", mode=Mode.TEST if settings.admin_key.startswith(TEST_PREFIX) else Mode.LIVE)
     try:
         await _create(engine, actor)
         await _sell_some(engine, actor)
@@ -48,7 +49,7 @@ async def _create(engine: Engine, actor: Actor) -> None:
         id=THEATRE,
         name="The Tempest, opening night",
         currency="EUR",
-        live=actor.live,
+        mode=actor.mode,
         created_at=now,
         starts_at=(now + timedelta(days=14)).replace(hour=19, minute=30, second=0, microsecond=0),
         per_buyer_max=8,

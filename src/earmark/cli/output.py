@@ -107,7 +107,7 @@ def lines(told: Told) -> Iterator[str]:
             yield from _booking(told)
         case Event():
             yield f"{told.id}: {told.name}"
-            yield f"  {'live' if told.live else 'test'}, in {told.currency}"
+            yield f"  {told.mode}, in {told.currency}"
         case House():
             yield from lines(told.event)
             yield from _map(told.map, told.event.currency)

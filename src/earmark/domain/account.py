@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from earmark.domain.mode import Mode
 from earmark.domain.money import AMOUNT_MAX, is_currency
 from earmark.errors import IdempotencyMismatch, InvalidRequest, RefundRefused
 
@@ -42,7 +43,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     currency: str
-    live: bool
+    mode: Mode
     created_at: datetime
     number: int = 0
     """That of its last entry."""
@@ -80,7 +81,7 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     payment_id: UUID
     account_id: str
     currency: str
-    live: bool
+    mode: Mode
     amount: int
     automatic: bool
     created_at: datetime
@@ -97,13 +98,13 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
         return self.set_aside > self.let_go + self.taken
 
 
-def new_account(account_id: str, *, currency: str, live: bool, now: datetime) -> Account:
+def new_account(account_id: str, *, currency: str, mode: Mode, now: datetime) -> Account:
     """An account with nothing in it."""
     if not _is_id(account_id):
         raise InvalidRequest.at("account_id", f"has 1 to {ID_LENGTH_MAX} printable characters and no space")
     if not is_currency(currency):
         raise InvalidRequest.at("currency", "is the ISO 4217 code of a currency, such as EUR")
-    return Account(id=account_id, currency=currency, live=live, created_at=now)
+    return Account(id=account_id, currency=currency, mode=mode, created_at=now)
 
 
 def first_entry(account: Account) -> AccountEntry:
@@ -132,7 +133,7 @@ def credited(account: Account, amount: int, *, entry_id: str, reason: str | None
 
 def why_not(account: Account | None, draw: Draw) -> str | None:
     """Why the account is not good for a payment; None when it is. An account of the other mode is as good as none."""
-    if account is None or account.live != draw.live:
+    if account is None or account.mode != draw.mode:
         return "account_unknown"
     if account.currency != draw.currency:
         return "currency_mismatch"
@@ -181,7 +182,7 @@ def _is_id(text: str) -> bool:
 
 
 def _facts(draw: Draw) -> tuple[object, ...]:
-    return draw.payment_id, draw.account_id, draw.currency, draw.live, draw.amount, draw.automatic
+    return draw.payment_id, draw.account_id, draw.currency, draw.mode, draw.amount, draw.automatic
 
 
 def _next(

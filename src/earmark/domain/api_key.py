@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from earmark.domain.ids import KeyId
+from earmark.domain.mode import Mode
 from earmark.errors import InvalidRequest
 
 NAME_LENGTH_MAX = 100
@@ -38,7 +39,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     id: KeyId
     name: str
     """What people call it."""
-    live: bool
+    mode: Mode
     """Whether it deals in live events or in test events."""
     scopes: frozenset[Scope]
     hash: bytes
@@ -51,13 +52,13 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     old_until: datetime | None = None
     revoked_at: datetime | None = None
 
-    def is_live_at(self, now: datetime) -> bool:
+    def is_active_at(self, now: datetime) -> bool:
         """Whether it opens anything: neither revoked nor past its end."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def hashes_at(self, now: datetime) -> tuple[bytes, ...]:
         """What the secrets that open it hash to: one, or two while the old one is still good."""
-        if not self.is_live_at(now):
+        if not self.is_active_at(now):
             return ()
         if self.old_hash is not None and self.old_until is not None and now < self.old_until:
             return (self.hash, self.old_hash)
@@ -68,7 +69,7 @@ def new_key(
     key_id: KeyId,
     *,
     name: str,
-    live: bool,
+    mode: Mode,
     scopes: frozenset[Scope],
     secret_hash: bytes,
     now: datetime,
@@ -82,12 +83,12 @@ def new_key(
     if seconds is not None and seconds <= 0:
         raise InvalidRequest.at("seconds", "must be more than none")
     ends_at = None if seconds is None else now + timedelta(seconds=seconds)
-    return ApiKey(id=key_id, name=name, live=live, scopes=scopes, hash=secret_hash, created_at=now, expires_at=ends_at)
+    return ApiKey(id=key_id, name=name, mode=mode, scopes=scopes, hash=secret_hash, created_at=now, expires_at=ends_at)
 
 
 def rotated(key: ApiKey, *, secret_hash: bytes, grace_seconds: float, now: datetime) -> ApiKey:
     """The key with a new secret. The one before it is good for a while longer, and any before that no more."""
-    if not key.is_live_at(now):
+    if not key.is_active_at(now):
         raise InvalidRequest.at("key_id", "names a key that is revoked, or past its end")
     if not 0 <= grace_seconds <= GRACE_SECONDS_MAX:
         raise InvalidRequest.at("grace_seconds", f"must be from 0 to {GRACE_SECONDS_MAX}")

@@ -13,9 +13,10 @@ import msgspec
 
 from earmark.domain import state_machine
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
+from earmark.domain.mode import Mode
 from earmark.domain.policy import Policy, extended_until
 from earmark.domain.pool import PoolDelta
-from earmark.domain.state_machine import LIVE, State, Verb
+from earmark.domain.state_machine import ACTIVE_STATES, State, Verb
 from earmark.errors import BookingExpired, BookingResolved, ExtensionRefused, InvalidRequest, Refusal
 
 if TYPE_CHECKING:
@@ -67,12 +68,12 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Booking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The row that decides: a seat or a unit is taken because a live booking says so."""
+    """The row that decides: a seat or a unit is taken because an active booking says so."""
 
     id: BookingId
     event_id: EventId
     buyer: Buyer
-    live: bool
+    mode: Mode
     state: State
     lines: Lines
     total: int
@@ -87,9 +88,9 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: int = 1
 
     @property
-    def is_live(self) -> bool:
+    def is_active(self) -> bool:
         """Held, paying or confirmed. A held one may still be past its time: ask `is_due`."""
-        return self.state in LIVE
+        return self.state in ACTIVE_STATES
 
     def is_due(self, now: datetime) -> bool:
         """Held, and its time is over. A hold lives while `now < expires_at`."""
@@ -121,7 +122,7 @@ def new_hold(
         id=booking_id,
         event_id=event.id,
         buyer=buyer,
-        live=event.live,
+        mode=event.mode,
         state=State.HELD,
         lines=lines,
         total=lines.total,

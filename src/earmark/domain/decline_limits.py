@@ -25,6 +25,7 @@ from earmark.errors import TooManyDeclines
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
+    from earmark.domain.mode import Mode
     from earmark.domain.policy import Policy
 
 WINDOW_SECONDS = 3600
@@ -42,7 +43,7 @@ OPEN_AT_ADDRESS = 3
 class PayerRef(NamedTuple):
     """A buyer of live events, or of test events; or all buyers at an address, under a name that no buyer can guess."""
 
-    live: bool
+    mode: Mode
     buyer: Buyer
 
 
@@ -60,7 +61,7 @@ class Payer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def payer_of(booking: Booking) -> PayerRef:
     """Whose tries a payment for this booking counts among: the buyer's, also when the shop sends the request."""
-    return PayerRef(booking.live, booking.buyer)
+    return PayerRef(booking.mode, booking.buyer)
 
 
 def payers_of(policy: Policy, booking: Booking, *, address: str | None) -> list[PayerRef]:
@@ -69,7 +70,7 @@ def payers_of(policy: Policy, booking: Booking, *, address: str | None) -> list[
     if policy.declines_per_buyer_max is not None:
         counted.append(payer_of(booking))
     if address is not None and policy.declines_per_address_max is not None:
-        counted.append(PayerRef(booking.live, Buyer(f"{_AT}{address}")))
+        counted.append(PayerRef(booking.mode, Buyer(f"{_AT}{address}")))
     return sorted(counted)
 
 

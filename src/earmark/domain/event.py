@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from earmark.domain.ids import EventId
+from earmark.domain.mode import Mode
 from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN, Policy
 from earmark.errors import InvalidRequest, SaleClosed
 
@@ -27,7 +28,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     id: EventId
     name: str
     currency: str
-    live: bool
+    mode: Mode
     created_at: datetime
     starts_at: datetime | None = None
     sale_opens_at: datetime | None = None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NewType
+from typing import TYPE_CHECKING, NamedTuple, NewType
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from earmark.domain.mode import Mode
 
 EventId = NewType("EventId", str)
 SeatId = NewType("SeatId", str)
@@ -22,7 +25,7 @@ class OutsidePaymentRef(NamedTuple):
     """A shop's own reference of a payment, in one mode. Sorts in the order in which references are taken."""
 
     payment_id: str
-    live: bool
+    mode: Mode
 
 
 class SeatRef(NamedTuple):

@@ -57,7 +57,7 @@ UNTOLD: dict[str, dict[str, str]] = {
     "booking": {
         "id": "names the entry itself",
         "event_id": "names the entry itself",
-        "live": "is the event's",
+        "mode": "is the event's",
         "created_at": "is the moment of the first entry",
         "state": "stands in the entry's own before and after",
         "version": "is the entry's own",
@@ -67,7 +67,7 @@ UNTOLD: dict[str, dict[str, str]] = {
         "id": "names what is told",
         "booking_id": "names the entry itself",
         "event_id": "names the entry itself",
-        "live": "is the event's",
+        "mode": "is the event's",
         "created_at": "is the moment of the entry that opened it",
         "method": "is a credential",
         "action": "has a secret of the buyer's at the gateway",

@@ -24,6 +24,7 @@ import msgspec
 
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
 from earmark.domain.journal import IdempotencyKey
+from earmark.domain.mode import Mode
 from earmark.domain.payment_method import show
 from earmark.errors import InvalidRequest, RefundRefused
 
@@ -134,7 +135,7 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: PaymentId
     booking_id: BookingId
     event_id: EventId
-    live: bool
+    mode: Mode
     gateway: str
     method: str
     amount: int
@@ -463,11 +464,6 @@ def payment_id_for(key: IdempotencyKey, booking_id: BookingId) -> PaymentId:
 def next_payment_id(payment_id: PaymentId) -> PaymentId:
     """The payment that a request opens after this one came to nothing by the shop's own fault."""
     return PaymentId(uuid5(payment_id, "next"))
-
-
-def first_payment_id_for(key: IdempotencyKey) -> PaymentId:
-    """The same as releases made it whose schema had no `payment_keys`: of the key alone."""
-    return PaymentId(uuid5(_NAMESPACE, f"{key.caller}\x1f{key.key}"))
 
 
 def payment_id_of(text: str) -> PaymentId | None:

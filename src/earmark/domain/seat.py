@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from earmark.domain.ids import BookingId, Buyer, EventId, SeatId, SeatRef
-from earmark.domain.state_machine import LIVE, State
+from earmark.domain.state_machine import ACTIVE_STATES, State
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -61,7 +61,7 @@ def verdict(seen: SeatSeen, *, now: datetime) -> Verdict:
     """Free when it points to no booking, to an ended one, or to a hold whose time is over (lapsed)."""
     if seen.blocked:
         return Verdict.BLOCKED
-    if seen.pointer is None or seen.owner_state not in LIVE:
+    if seen.pointer is None or seen.owner_state not in ACTIVE_STATES:
         return Verdict.FREE
     assert seen.owner_expires_at is not None
     if seen.owner_state is State.HELD and now >= seen.owner_expires_at:

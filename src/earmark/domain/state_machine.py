@@ -43,8 +43,8 @@ class Verb(StrEnum):
     REFUND = "refund"
 
 
-LIVE = frozenset({State.HELD, State.PAYING, State.CONFIRMED})
-ENDED = frozenset(State) - LIVE
+ACTIVE_STATES = frozenset({State.HELD, State.PAYING, State.CONFIRMED})
+ENDED = frozenset(State) - ACTIVE_STATES
 
 MOVES: dict[tuple[State | None, Verb], frozenset[State]] = {
     (None, Verb.HOLD): frozenset({State.HELD}),

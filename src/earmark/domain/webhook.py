@@ -17,6 +17,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from earmark.domain.ids import DeliveryId, EntryId, EventId, WebhookId
+from earmark.domain.mode import Mode
 
 WEBHOOKS_MAX = 100
 """Of each kind, test and live: every one of them is looked at whenever something happens."""
@@ -43,7 +44,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where to call, about what, and how that goes."""
 
     id: WebhookId
-    live: bool
+    mode: Mode
     url: str
     secret: str
     created_at: datetime

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from earmark.domain.mode import Mode
+
 T = TypeVar("T")
 
 LIST_MAX = 500
@@ -87,7 +89,7 @@ class AccountBooks(Protocol):
         """One effect."""
         ...
 
-    async def draws(self, *, live: bool, since: datetime, after: UUID, limit: int) -> list[Draw]:
+    async def draws(self, *, mode: Mode, since: datetime, after: UUID, limit: int) -> list[Draw]:
         """Payments by their beginning, and by id where that is the same: those behind this moment and id."""
         ...
 
@@ -103,14 +105,14 @@ class Accounts:
         self.find_entry = books.find_entry
         self.draws = books.draws
 
-    async def open(self, account_id: str, *, digests: Sequence[bytes], currency: str, live: bool) -> Account:
+    async def open(self, account_id: str, *, digests: Sequence[bytes], currency: str, mode: Mode) -> Account:
         """A new account, with nothing in it; of a code that opens one already, that account.
 
         The code itself is not told: only what it is kept as, first the digest that is in use.
         """
 
         async def work(steps: AccountSteps) -> Account:
-            new = law.new_account(account_id, currency=currency, live=live, now=steps.now)
+            new = law.new_account(account_id, currency=currency, mode=mode, now=steps.now)
             found = await steps.find_code(digests)
             if found is None and await steps.open(new, law.first_entry(new), digests[0]):
                 return new
@@ -118,9 +120,10 @@ class Accounts:
             if found is None:
                 raise InvalidRequest.at("account_id", "is the id of another account")
             known = await _locked(steps, found)
-            if (known.currency, known.live) != (currency, live):
-                kind = "live" if known.live else "test"
-                raise InvalidRequest.at("code", f"already opens a {kind} account in {known.currency}; use another code")
+            if (known.currency, known.mode) != (currency, mode):
+                raise InvalidRequest.at(
+                    "code", f"already opens a {known.mode} account in {known.currency}; use another code"
+                )
             return known
 
         return await self._books.transact(work)

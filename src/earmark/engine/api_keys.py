@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.api_key import ApiKey, Scope
     from earmark.domain.ids import KeyId
+    from earmark.domain.mode import Mode
 
 T = TypeVar("T")
 
@@ -73,7 +74,7 @@ class Keys:
         key_id: KeyId,
         *,
         name: str,
-        live: bool,
+        mode: Mode,
         scopes: frozenset[Scope],
         secret_hash: bytes,
         seconds: float | None = None,
@@ -82,7 +83,7 @@ class Keys:
 
         async def work(steps: KeySteps) -> ApiKey:
             key = law.new_key(
-                key_id, name=name, live=live, scopes=scopes, secret_hash=secret_hash, now=steps.now, seconds=seconds
+                key_id, name=name, mode=mode, scopes=scopes, secret_hash=secret_hash, now=steps.now, seconds=seconds
             )
             if not await steps.insert(key):
                 raise InvalidRequest.at("key_id", "names a key that is there already")

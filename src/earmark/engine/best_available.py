@@ -222,7 +222,7 @@ class BestSeats:
         event = await self._store.read_event(event_id)
         seen = await self._store.read_map(event_id)
         for wanted in batch:
-            if not wanted.offer.done() and (event is None or event.live != wanted.command.actor.live):
+            if not wanted.offer.done() and (event is None or event.mode != wanted.command.actor.mode):
                 wanted.offer.set_exception(EventUnknown(event_id=event_id))
         batch = [wanted for wanted in batch if not wanted.offer.done()]
         if event is None or not batch:

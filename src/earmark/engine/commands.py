@@ -29,6 +29,7 @@ from earmark.domain.ids import (
     TotalRef,
 )
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
+from earmark.domain.mode import Mode
 from earmark.domain.payment import Payment
 from earmark.domain.pool import Pool
 from earmark.domain.refund_rules import Ruling
@@ -42,14 +43,14 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """As the journal remembers them."""
-    live: bool
+    mode: Mode
     """Whether they deal in live events or in test events: each sees only its kind."""
     buyer: Buyer | None = None
     """The one buyer they speak for; None for a shop that acts for any."""
 
     def may_see(self, booking: Booking) -> bool:
         """Another buyer's booking does not exist for them."""
-        return booking.live == self.live and self.buyer in {None, booking.buyer}
+        return booking.mode == self.mode and self.buyer in {None, booking.buyer}
 
 
 class KeyedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class KeyedRequest(msgspec.Struct, frozen=True, kw_only=True):
     write: ResponseWriter
     """Writes the response that a repeat gets again."""
     older_hashes: tuple[bytes, ...] = ()
-    """As what the same request may have been recorded before: under an older secret, or by an older release."""
+    """How the same request may have been recorded before, under an older secret."""
 
     def is_of(self, request_hash: bytes) -> bool:
         """Whether this is the request that was recorded so."""
@@ -183,8 +184,6 @@ class Pay(BookingCommand, frozen=True, kw_only=True):
     """Open a payment. Every attempt with one key for one booking has the same id, and so is the same payment."""
 
     payment_id: PaymentId
-    first_payment_id: PaymentId | None = None
-    """How an older release would have called the payment of this key: one that it opened is found by this."""
     gateway: str | None = None
     method: str | None = None
     automatic: bool = False

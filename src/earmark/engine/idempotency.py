@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
-from earmark.domain.payment import first_payment_id_for, was_denied
+from earmark.domain.payment import was_denied
 from earmark.domain.state_machine import State
 from earmark.engine.batch_transaction import TWIN_DELAY_SECONDS
 from earmark.engine.commands import Replayed
@@ -40,7 +40,7 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     about: Dossier | None = None
     """The payment that it opened, with its booking."""
     request_hash: bytes | None = None
-    """Which request opened it; None where an older release did."""
+    """Which request opened it; None where none is recorded."""
 
 
 async def recall(store: Store, key: IdempotencyKey, *, within: float, key_seconds: float) -> Recalled:
@@ -52,7 +52,7 @@ async def recall(store: Store, key: IdempotencyKey, *, within: float, key_second
     opening, opened = await store.transact(look, within=within)
     if record := opening.remembered.get(key):
         return Recalled(record=record)
-    about = await store.read_dossier(opened.payment_id if opened else first_payment_id_for(key))
+    about = await store.read_dossier(opened.payment_id) if opened else None
     if about is not None and about.now - about.payment.created_at >= timedelta(seconds=key_seconds):
         # The key's time is over: only a payment that is still open is told of.
         about = about if about.booking.state is State.PAYING else None

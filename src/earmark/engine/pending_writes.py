@@ -1,7 +1,7 @@
 """The ledger of one transaction: what moved, and what that means for totals, pools and seats.
 
 Verbs say only "this booking was that and is now this". What a buyer's total and each pool gain or lose follows from
-the two states, by one rule for every verb: a live booking counts towards its buyer; held and paying units are held,
+the two states, by one rule for every verb: an active booking counts towards its buyer; held and paying units are held,
 confirmed units are sold. Counting by hand, verb by verb, is how counts drift.
 """
 
@@ -108,7 +108,7 @@ class PendingWrites:
         """
         self._moved[before.id] = after
         self._count(before, after)
-        if after.is_live and after.lines is not before.lines:
+        if after.is_active and after.lines is not before.lines:
             self._cleared |= dict.fromkeys(set(before.seat_refs) - set(after.seat_refs), before.id)
         self._tell(
             verb.value,
@@ -279,13 +279,13 @@ class PendingWrites:
 
 
 def _counted(booking: Booking) -> int:
-    return booking.lines.units if booking.is_live else 0
+    return booking.lines.units if booking.is_active else 0
 
 
 def _units(booking: Booking, *, sign: int) -> dict[PoolRef, PoolDelta]:
     if booking.state is State.CONFIRMED:
         return booking.pool_deltas(sold=sign)
-    return booking.pool_deltas(held=sign) if booking.is_live else {}
+    return booking.pool_deltas(held=sign) if booking.is_active else {}
 
 
 def _facts(before: Booking | None, after: Booking) -> dict[str, Any]:

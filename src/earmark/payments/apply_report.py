@@ -314,7 +314,7 @@ class _Hearing:
         if self._event.is_over(now=writes.now) or not self._all_free():
             return None
         flipped = [owner for owner in self._owners.values() if owner.is_due(writes.now)]
-        if any(owner.is_live and not owner.is_due(writes.now) for owner in self._owners.values()):
+        if any(owner.is_active and not owner.is_due(writes.now) for owner in self._owners.values()):
             return None
         for owner in flipped:
             writes.expire(owner, reason="taken over")

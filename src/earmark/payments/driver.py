@@ -487,7 +487,7 @@ def _is_news(payment: Payment, report: Report) -> bool:
 
 
 def _check(payment: Payment, gateway: str, callback: Callback) -> None:
-    ours: dict[str, Any] = {"live": payment.live, "amount": payment.amount, "currency": payment.currency}
+    ours: dict[str, Any] = {"mode": payment.mode, "amount": payment.amount, "currency": payment.currency}
     ours |= {"booking_id": payment.booking_id, "gateway_id": payment.gateway_id}
     theirs = {name: getattr(callback, name) for name in ours}
     for name, said in theirs.items():

@@ -29,8 +29,7 @@ async def without_code(command: Pay, gateways: Mapping[str, Gateway]) -> Pay:
 
 def _sealed(idempotency: KeyedRequest, gateway: TakesCodes) -> KeyedRequest:
     now, *older = gateway.seal(idempotency.request_hash)
-    # Older releases recorded the hash as it is.
-    return msgspec.structs.replace(idempotency, request_hash=now, older_hashes=(*older, idempotency.request_hash))
+    return msgspec.structs.replace(idempotency, request_hash=now, older_hashes=tuple(older))
 
 
 def order_of(payment: Payment) -> Order:

@@ -113,10 +113,10 @@ async def _known(
         )
         own = opened.payment_id if command.idempotency.is_of(opened.request_hash) else own
     open_one = payment_id_of(booking.payment_id) if booking.payment_id and booking.state is State.PAYING else None
-    found = await decisions.transaction.lock_payments({one for one in (own, command.first_payment_id, open_one) if one})
+    found = await decisions.transaction.lock_payments({one for one in (own, open_one) if one})
     if own in found and found[own].booking_id != booking.id:
         raise IdempotencyMismatch
-    payment = found.get(own) or _opened_first(decisions, command, booking, found, policy=policy)
+    payment = found.get(own)
     while payment is not None and was_denied(payment):
         own = next_payment_id(payment.id)
         payment = (await decisions.transaction.lock_payments({own})).get(own)
@@ -146,23 +146,6 @@ async def _joined(
         ended = {open_one.id: ended_for_another(open_one)}
         await _tries(decisions, command, booking, payment_id=payment_id, policy=policy, as_if=ended)
     return PayResult(booking=booking, payment=open_one, joined=True, gives_way=way)
-
-
-def _opened_first(
-    decisions: BatchDecisions[Pay],
-    command: Pay,
-    booking: Booking,
-    found: Mapping[PaymentId, Payment],
-    *,
-    policy: Policy,
-) -> Payment | None:
-    """The payment that an older release opened with this key, if it is for this booking."""
-    first = found.get(command.first_payment_id) if command.first_payment_id else None
-    if first is None or first.booking_id == booking.id:
-        return first
-    if decisions.now - first.created_at < timedelta(seconds=policy.key_seconds):
-        raise IdempotencyMismatch
-    return None
 
 
 def _refuse_another(opened: PaymentKey, command: Pay, idempotency: KeyedRequest, *, over: bool) -> None:
@@ -220,7 +203,7 @@ async def _open(
         id=payment_id,
         booking_id=booking.id,
         event_id=booking.event_id,
-        live=booking.live,
+        mode=booking.mode,
         gateway=command.gateway,
         method=command.method,
         amount=booking.total,

@@ -16,6 +16,7 @@ from earmark.payments.driver import PaymentDriver
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from earmark.domain.mode import Mode
     from earmark.engine.commands import Actor, Cancel, Pay, RefundPayment, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Gateway
@@ -49,17 +50,15 @@ class PaymentService:
         self.driver = PaymentDriver(engine, gateways)
         self._seconds = seconds
 
-    def choose(self, named: str | None, *, live: bool) -> str:
+    def choose(self, named: str | None, *, mode: Mode) -> str:
         """The gateway for a payment; where none is named, the sandbox for tests, and for a live event the only one."""
-        fit = sorted(name for name, gateway in self.gateways.items() if gateway.live == live)
+        fit = sorted(name for name, gateway in self.gateways.items() if gateway.mode == mode)
         if named is None and fit:
             # An account is only charged where a request names the gateway of accounts.
             return SANDBOX if SANDBOX in fit else min(fit, key=lambda name: (name == BALANCE, name))
         if named in fit:
             return named
-        which = (
-            f"is one of {', '.join(fit)}" if fit else f"this server has none for {'live' if live else 'test'} events"
-        )
+        which = f"is one of {', '.join(fit)}" if fit else f"this server has none for {mode} events"
         raise InvalidRequest.at("gateway", which)
 
     def terms(self, actor: Actor, *, method: str | None, gateway: str | None, capture: Capture | None) -> PaymentTerms:
@@ -74,7 +73,7 @@ class PaymentService:
                     raise InvalidRequest.at(field, "is chosen by the shop, so a buyer's request leaves it out")
         automatic = (capture or self.capture) is Capture.AUTOMATIC
         try:
-            chosen = self.choose(gateway, live=actor.live)
+            chosen = self.choose(gateway, mode=actor.mode)
         except InvalidRequest as refused:
             if gateway is not None:
                 raise

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from earmark.domain.mode import Mode
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import (
     Callback,
@@ -92,7 +93,7 @@ class SandboxGateway:
     """A gateway over one sandbox. `timeout_seconds` is how long it waits for an answer of the bank."""
 
     name = "sandbox"
-    live = False
+    mode = Mode.TEST
 
     def __init__(self, sandbox: Sandbox, *, timeout_seconds: float = 10.0) -> None:
         self.sandbox = sandbox
@@ -211,7 +212,7 @@ class SandboxGateway:
             return Callback(
                 id=event["id"],
                 kind=event["type"],
-                live=event["livemode"],
+                mode=Mode.LIVE if event["livemode"] else Mode.TEST,
                 payment_id=_uuid(metadata.get(PAYMENT_ID) or self._payment_id(gateway_id)),
                 booking_id=_uuid(metadata.get(BOOKING_ID)),
                 gateway_id=gateway_id,

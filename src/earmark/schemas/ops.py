@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from earmark.domain.mode import Mode
 from earmark.domain.money import Money
 from earmark.schemas.responses import Moment
 
@@ -172,7 +173,7 @@ class OpsAnswer(Struct, kw_only=True):
 
     now: Moment
     version: str
-    live: bool
+    mode: Mode
     needs: list[OpsNeed]
     parts: list[OpsPart]
     payments: OpsPayments

@@ -10,6 +10,7 @@ import msgspec
 from earmark.domain.payment import DISPUTED, REFUNDED_ELSEWHERE, Payment, PaymentState, Refund, RefundState
 
 if TYPE_CHECKING:
+    from earmark.domain.mode import Mode
     from earmark.engine.ports.store import Store
 
 
@@ -41,9 +42,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return self.what_to_do.removesuffix(f"; then {self.command}")
 
 
-async def cases(store: Store, *, limit: int, live: bool | None = None) -> list[Case]:
+async def cases(store: Store, *, limit: int, mode: Mode | None = None) -> list[Case]:
     """The oldest first; of one kind, if that is said."""
-    return [await _case(store, payment) for payment in await store.list_attention(limit=limit, live=live)]
+    return [await _case(store, payment) for payment in await store.list_attention(limit=limit, mode=mode)]
 
 
 async def _case(store: Store, payment: Payment) -> Case:

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from earmark.domain.event import OnDecline
 from earmark.domain.journal_changes import Change
+from earmark.domain.mode import Mode
 from earmark.domain.money import Money
 from earmark.domain.payment import PaymentState, RefundState
 from earmark.domain.refund_rules import Reason
@@ -27,7 +28,7 @@ class Event(Struct, frozen=True, kw_only=True):
     id: str
     name: str
     currency: str
-    live: bool
+    mode: Mode
     created_at: Moment
     starts_at: Moment | None
     sale_opens_at: Moment | None

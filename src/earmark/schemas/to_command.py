@@ -14,7 +14,7 @@ from earmark.domain.card_numbers import check_payment_method
 from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId
 from earmark.domain.money import AMOUNT_MAX, is_currency
-from earmark.domain.payment import first_payment_id_for, payment_id_for
+from earmark.domain.payment import payment_id_for
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import State
@@ -119,7 +119,6 @@ def pay(
         **common,
         booking_id=booking_id,
         payment_id=payment_id_for(idempotency.key, booking_id),
-        first_payment_id=first_payment_id_for(idempotency.key),
         **terms,
         method=body.method,
         return_url=body.return_url,
@@ -148,7 +147,7 @@ def create(body: requests.EventBody, *, now: datetime, ids: Ids, **common: Unpac
         id=event_id,
         name=body.name,
         currency=body.currency,
-        live=common["actor"].live,
+        mode=common["actor"].mode,
         created_at=now,
         starts_at=_utc("starts_at", body.starts_at),
         sale_opens_at=_utc("sale_opens_at", body.sale_opens_at),

@@ -82,7 +82,7 @@ class EventChannel:
     async def open(self) -> None:
         """Read the map; from then on the scene follows what happens."""
         # The number first: what is committed from here on is told by a later one.
-        number = await self._store.live.newest(self.event_id)
+        number = await self._store.followed_events.newest(self.event_id)
         event = await self._store.read_event(self.event_id)
         if event is None:
             raise EventUnknown(event_id=self.event_id)
@@ -200,7 +200,7 @@ class EventChannel:
         if not named and not self._due and self._time() < self._alarm:
             self.scene.reach(number)
             return
-        seen = await self._store.live.read_seats(self.event_id, named | self._due)
+        seen = await self._store.followed_events.read_seats(self.event_id, named | self._due)
         self._due.clear()
         self._set_alarm(seen)
         if self.scene.show(seen, named=named, number=number):
@@ -246,7 +246,7 @@ class EventChannel:
         """Everything, compared with what was shown."""
         counted = (await self._store.outbox.count([self.event_id]))[self.event_id]
         if passed_over:
-            number = await self._store.live.newest(self.event_id)
+            number = await self._store.followed_events.newest(self.event_id)
         seen = await self._store.read_map(self.event_id)
         self._covered = counted if counted is not None else self._covered
         self._counted, self._uncounted, self._compared = None, False, self._time()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from earmark.domain.ids import Buyer, EventId
+    from earmark.domain.mode import Mode
     from earmark.engine.ports.store import Clock, Store
     from earmark.seatmap.entry_feed import EntryFeed
     from earmark.seatmap.state_and_changes import MapRenderer
@@ -215,7 +216,7 @@ class StreamHub:
         self,
         event_id: EventId,
         *,
-        live: bool,
+        mode: Mode,
         buyer: Buyer | None,
         after: int | None,
         caller: str | None = None,
@@ -230,7 +231,7 @@ class StreamHub:
         reader: Reader | None = None
         try:
             channel = await self._open(event_id)
-            if channel.scene.event.live != live:
+            if channel.scene.event.mode != mode:
                 return None
             frame = channel.scene.snapshot() if after is None else await channel.resume(after)
             # From here to the end nothing else runs: what changes now is news to this reader.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from earmark.domain.account import EntryKind
+    from earmark.domain.mode import Mode
     from earmark.engine.accounts import AccountSteps
     from earmark.store.side_tables import StatementStore, StatementTransaction
 
@@ -70,9 +71,9 @@ class StoredAccounts:
         found = await self._store.read_rows("find_account_entry", kind.value, entry_id)
         return from_row(found[0], AccountEntry) if found else None
 
-    async def draws(self, *, live: bool, since: datetime, after: UUID, limit: int) -> list[Draw]:
+    async def draws(self, *, mode: Mode, since: datetime, after: UUID, limit: int) -> list[Draw]:
         """By the index of their age."""
-        return [from_row(row, Draw) for row in await self._store.read_rows("list_draws", live, since, after, limit)]
+        return [from_row(row, Draw) for row in await self._store.read_rows("list_draws", mode, since, after, limit)]
 
 
 class StoredAccountSteps:
@@ -106,7 +107,7 @@ class StoredAccountSteps:
     async def open(self, account: Account, entry: AccountEntry, digest: bytes) -> bool:
         """False where there is an account of this id or code. A transaction that opens the same one is waited for."""
         a = account
-        columns = (a.id, a.currency, a.live, a.created_at, self._digest(digest))
+        columns = (a.id, a.currency, a.mode, a.created_at, self._digest(digest))
         if not await self._transaction.execute("open_account", *columns):
             return False
         await self._insert(entry)
@@ -115,7 +116,7 @@ class StoredAccountSteps:
     async def draw(self, draw: Draw) -> bool:
         """False where this payment has one. A transaction that records the same one is waited for."""
         d = draw
-        columns = (d.payment_id, d.account_id, d.currency, d.live, d.amount, d.automatic, d.created_at, d.code)
+        columns = (d.payment_id, d.account_id, d.currency, d.mode, d.amount, d.automatic, d.created_at, d.code)
         return bool(await self._transaction.execute("insert_draw", *columns))
 
     async def post(self, entry: AccountEntry) -> None:

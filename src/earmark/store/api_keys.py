@@ -63,7 +63,7 @@ class StoredKeySteps:
     async def insert(self, key: ApiKey) -> bool:
         """False where there is one of this id. A transaction that makes the same one is waited for."""
         k = key
-        columns = (k.id, k.name, k.live, " ".join(sorted(k.scopes)), k.hash, k.created_at, k.expires_at)
+        columns = (k.id, k.name, k.mode, " ".join(sorted(k.scopes)), k.hash, k.created_at, k.expires_at)
         return bool(await self._transaction.execute("insert_key", *columns))
 
     async def change(self, key: ApiKey) -> None:

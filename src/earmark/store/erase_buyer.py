@@ -12,7 +12,7 @@ made by chance and says nothing about the name. A text in a row of that buyer
 The name is in a text where no letter and no digit of ASCII touches it: `ann` is in `for ann, paid`, not in `planned`.
 It may be spelled as in an address: `ann%40example.com`. In a document the same holds for every field, also for one that
 this module does not know, but for the few in `KEPT_FIELDS`. What a later verb needs is left alone: the reference of a
-payment to an account, and the codes of gateways. PostgreSQL has this rule in `0027_erasure_name_guards.sql`;
+payment to an account, and the codes of gateways. PostgreSQL has this rule in `0003_functions.sql`;
 `tests/erasure/test_name_matching.py` compares the two.
 """
 
@@ -20,9 +20,12 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from earmark.domain.mode import Mode
 
 PREFIX = "erased-"
 KEPT_FIELDS = (
@@ -56,7 +59,7 @@ class Obstacle(NamedTuple):
 
     booking_id: str
     event_id: str
-    live: bool
+    mode: Mode
     why: str
 
 

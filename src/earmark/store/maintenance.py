@@ -15,6 +15,7 @@ from earmark.store.side_tables import SECONDS_MAX, from_row
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from earmark.domain.mode import Mode
     from earmark.engine.ports.heartbeats import Process, Pulse
     from earmark.store.side_tables import StatementStore, StatementTransaction
 
@@ -99,10 +100,10 @@ class StoredUpkeep(ABC):
         (unsent,) = await self._store.read_rows("count_unsent", BACKLOG_COUNTED_MAX)
         return from_row(due, Backlog, now=now, **dict(unsent))
 
-    async def holds(self, *, live: bool, limit: int) -> Holds:
+    async def holds(self, *, mode: Mode, limit: int) -> Holds:
         """By the index of the sweeper."""
         now = await self._store.now()
-        (found,) = await self._store.read_rows("count_holds", now, live, limit)
+        (found,) = await self._store.read_rows("count_holds", now, mode, limit)
         return from_row(found, Holds, now=now)
 
     async def recount(self, *, limit: int) -> int:

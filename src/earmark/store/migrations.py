@@ -4,7 +4,7 @@
 is kept beside its number. The first line of a file says which code may run once it was applied:
 
     -- expand           all code that ran before it goes on: it only adds
-    -- contract 0014    only code that has migration 0014 or a newer one
+    -- contract 0005    only code that has migration 0005 or a newer one
 
 The runner records that line with the migration, so code that does not have the file can read which code may run. Each
 store applies migrations in its own way; what is to be done is decided here.
@@ -32,10 +32,20 @@ _TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 _FIRST_LINE = re.compile(r"-- (?:expand|contract (\d{4}))\n")
 ANY_CODE = 1
 """The `oldest_code` of an expand."""
+UNRELEASED = {
+    "postgres": "753afb654f2ab8c2448622c7389e3fc93db2e0fa9257839c4db16f051a1e92ba",
+    "sqlite": "5241c8aba08baac04452385a6d819c2a377c5acc1225343a14d9e356bb5c58cb",
+}
+"""By dialect, the checksum of the first migration in databases that a development version from before 0.1 made."""
+WAY_OUT = (
+    "This database was made by a development version from before Earmark 0.1. This version can neither use nor upgrade "
+    "it, and has changed nothing. Start with a new database: set EARMARK_DATABASE_URL to an empty one and run `earmark "
+    "migrate`. No command carries rows over: to keep them, read them with the version that made them, or with SQL."
+)
 PAUSE_DOUBLINGS_MAX = 2
 
 Tell = Callable[[str], None]
-"""Hears, in one sentence, what a runner waits for."""
+"""Called with one sentence about what a runner waits for."""
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +68,11 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     checksum: str
     oldest_code: int | None
-    """As in `Migration`; None where an Earmark applied it that did not record this yet."""
+    """As in `Migration`; None where the list of migrations does not say."""
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How a runner waits for locks: briefly, so that nothing queues behind it for long, and again and again."""
+class LockPatience(msgspec.Struct, frozen=True, kw_only=True):
+    """How a runner waits for locks: briefly, so that nothing queues behind it for long, and repeatedly."""
 
     lock_seconds: float = 1.5
     """For one lock. Longer than PostgreSQL's `deadlock_timeout` of 1 s, after which an autovacuum gives way."""
@@ -91,14 +101,14 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
 
 
 def parse(number: int, name: str, text: str) -> Migration:
-    """One file. Its first line is no part of the checksum: files that were applied before there was one have it too."""
+    """Read one file. Its first line is no part of the checksum, so that an expand can still be called a contract."""
     first = _FIRST_LINE.match(text)
     if first is None:
         problem = f"Migration {number:04}_{name} must begin with `-- expand` or `-- contract NNNN`."
         raise SetupError(problem=problem)
     oldest_code = ANY_CODE if first[1] is None else int(first[1])
     if oldest_code > number:
-        raise SetupError(problem=f"Migration {number:04}_{name} asks for code that is newer than itself.")
+        raise SetupError(problem=f"Migration {number:04}_{name} requires code that is newer than itself.")
     checksum = hashlib.sha256(text[first.end() :].encode()).hexdigest()
     return Migration(number=number, name=name, sql=text, checksum=checksum, oldest_code=oldest_code)
 
@@ -121,7 +131,7 @@ def newer(dialect: str, applied: Mapping[int, Applied]) -> Sequence[str]:
 
 
 def tell_newer(dialect: str, applied: Mapping[int, Applied], tell: Tell) -> None:
-    """That nothing was applied does not mean that program and database are the same."""
+    """Name the applied migrations that this program does not have, because nothing to apply does not mean equal."""
     for step in newer(dialect, applied):
         tell(f"The database has migration {step}, which is newer than this Earmark and allows it to run.")
 
@@ -129,7 +139,7 @@ def tell_newer(dialect: str, applied: Mapping[int, Applied], tell: Tell) -> None
 def pending(dialect: str, applied: Mapping[int, Applied], *, without: Collection[str] = ()) -> Sequence[Migration]:
     """What is still to be applied, given what was.
 
-    `without` leaves out each step whose name ends so: "guards" are those of the bookings and those of the money.
+    `without` leaves out each step whose name ends so: "guards" are the rules of selling and of money.
     """
     steps = [step for step in _missing(dialect, applied) if not step.name.endswith(tuple(without))]
     if steps and (ahead := newer(dialect, applied)):
@@ -143,7 +153,7 @@ def pending(dialect: str, applied: Mapping[int, Applied], *, without: Collection
 def check_current(dialect: str, applied: Mapping[int, Applied]) -> None:
     """Refuse to work on a schema that lacks what this program needs, or that does not allow this program.
 
-    A database has all guards or, as in a laboratory, none: old ones would refuse what the law allows by now.
+    A database has all guards or, as in a benchmark, none: older guards would refuse what the rules allow by now.
     """
     guards = {step.number for step in migrations(dialect) if step.name.endswith("guards")}
     bare = bool(applied) and not guards & applied.keys()
@@ -156,6 +166,8 @@ def check_current(dialect: str, applied: Mapping[int, Applied]) -> None:
 
 def _missing(dialect: str, applied: Mapping[int, Applied]) -> Sequence[Migration]:
     """What this program has and the database does not, once what both have was found to be the same."""
+    if 1 in applied and applied[1].checksum == UNRELEASED[dialect]:
+        raise SetupError(problem=WAY_OUT)
     steps = migrations(dialect)
     for step in steps:
         if step.number in applied and applied[step.number].checksum != step.checksum:

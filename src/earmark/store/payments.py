@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.ids import BookingId, PaymentId
     from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.mode import Mode
     from earmark.engine.ports.store import Changes
 
 FIRST = UUID(int=0)
@@ -38,7 +39,7 @@ def refund(row: Any) -> Refund:
 
 def inserted(p: Payment) -> tuple[object, ...]:
     """For `insert_payment`, in the order of the table."""
-    whose = (p.id, p.booking_id, p.event_id, p.live, p.gateway, p.method)
+    whose = (p.id, p.booking_id, p.event_id, p.mode, p.gateway, p.method)
     what = (p.amount, p.currency, p.automatic, p.created_at, p.state.value, p.gateway_id)
     money = (p.captured, p.refunding, p.refunded, p.refunded_elsewhere)
     said = (p.code, p.message, _action(p), p.return_url)
@@ -125,14 +126,14 @@ class PaymentReads:
         due_at: datetime | None = row["due_at"]
         return None if due_at is None else (due_at - await self.now()).total_seconds()
 
-    async def list_attention(self, *, limit: int, live: bool | None = None) -> list[Payment]:
+    async def list_attention(self, *, limit: int, mode: Mode | None = None) -> list[Payment]:
         """Payments that need an operator, oldest first."""
-        return [payment(row) for row in await self.read_rows("list_attention", limit, live)]
+        return [payment(row) for row in await self.read_rows("list_attention", limit, mode)]
 
-    async def watch_money(self, *, limit: int, live: bool | None = None) -> MoneyWatch:
+    async def watch_money(self, *, limit: int, mode: Mode | None = None) -> MoneyWatch:
         """By the index of payments that need an operator, and by the reconciler's."""
-        (open_,) = await self.read_rows("count_open", limit, live)
-        flagged = {row["gateway"]: row["payments"] for row in await self.read_rows("count_attention", limit, live)}
+        (open_,) = await self.read_rows("count_open", limit, mode)
+        flagged = {row["gateway"]: row["payments"] for row in await self.read_rows("count_attention", limit, mode)}
         return MoneyWatch(attention=flagged, now=await self.now(), **dict(open_))
 
     async def page_payments(

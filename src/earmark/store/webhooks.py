@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.ids import DeliveryId, WebhookId
     from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.mode import Mode
     from earmark.domain.webhook import DeliveryState
     from earmark.engine.ports.outbox import Numbered
     from earmark.engine.ports.webhooks import Errand, Health, Outcome
@@ -41,7 +42,7 @@ class StoredWebhooks(ABC):
     async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
         """False where there are as many as there may be."""
         n = new
-        what = (n.id, n.live, n.url, list(n.types), n.event_id, n.description, n.secret, n.created_at)
+        what = (n.id, n.mode, n.url, list(n.types), n.event_id, n.description, n.secret, n.created_at)
         return bool(await self._write("make_webhook", *what, limit, deed=deed))
 
     async def read(self, webhook_id: WebhookId) -> Webhook | None:
@@ -49,9 +50,9 @@ class StoredWebhooks(ABC):
         found = await self._store.read_rows("read_webhooks", [webhook_id])
         return from_row(found[0], Webhook) if found else None
 
-    async def page(self, *, live: bool, after: WebhookId | None, limit: int) -> list[Webhook]:
+    async def page(self, *, mode: Mode, after: WebhookId | None, limit: int) -> list[Webhook]:
         """A page of webhooks of one mode, by id."""
-        found = await self._store.read_rows("page_webhooks", live, after or FIRST, limit)
+        found = await self._store.read_rows("page_webhooks", mode, after or FIRST, limit)
         return [from_row(row, Webhook) for row in found]
 
     async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
@@ -105,9 +106,9 @@ class StoredWebhooks(ABC):
         found = await self._store.read_rows("log_deliveries", webhook_id, end, state_or_any, limit)
         return [from_row(row, Delivery) for row in found]
 
-    async def waiting(self, *, live: bool, limit: int) -> list[Waiting]:
+    async def waiting(self, *, mode: Mode, limit: int) -> list[Waiting]:
         """By the index of what is due."""
-        return [from_row(row, Waiting) for row in await self._store.read_rows("count_waiting", live, limit)]
+        return [from_row(row, Waiting) for row in await self._store.read_rows("count_waiting", mode, limit)]
 
     async def replay(self, webhook_id: WebhookId, delivery_id: DeliveryId) -> Delivery | None:
         """Queue a delivery again, with its bytes and its id."""

@@ -68,9 +68,9 @@ function open() {
 
 function show() {
   byId("board").hidden = false;
-  byId("kind").textContent = seen.live ? "Live" : "Test";
-  byId("kind").dataset.kind = seen.live ? "live" : "test";
-  byId("kind").title = "The kind of your key: payments, holds and webhooks are of this kind alone.";
+  byId("kind").textContent = seen.mode === "live" ? "Live" : "Test";
+  byId("kind").dataset.kind = seen.mode;
+  byId("kind").title = "The mode of your key: payments, holds and webhooks are of this mode alone.";
   byId("foot").textContent = `Earmark ${seen.version}. Asked every ${POLL_SECONDS} seconds while you look.`;
   document.title = (seen.needs.length ? `(${cards.needed(seen.needs)}) ` : "") + "Console · Earmark";
   cards.showAll(seen, before, { tellStory, breakLock: confirmBreak });
@@ -136,7 +136,7 @@ async function answerStory(submit) {
   submit.preventDefault();
   const what = byId("explain-what").value.trim();
   byId("story").replaceChildren(el("p", { class: "quiet" }, "One moment…"));
-  byId("story").replaceChildren(...(await explain(what, { tellStory, kind: seen?.live ? "live" : "test" })));
+  byId("story").replaceChildren(...(await explain(what, { tellStory, kind: seen?.mode ?? "test" })));
 }
 
 // ---- wiring

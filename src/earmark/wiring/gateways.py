@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from earmark.clock import SystemClock
 from earmark.config_checks import secrets_of
+from earmark.domain.mode import Mode
 from earmark.domain.payment import Capture
 from earmark.errors import SetupError
 
@@ -88,7 +89,7 @@ def _open_stripe(settings: Settings) -> dict[str, Gateway]:
     except ImportError as missing:
         raise SetupError(problem="Stripe needs an extra: pip install 'earmark[stripe]'") from missing
     gateway = StripeGateway(key, webhook_secret=secret, url=settings.stripe_url)
-    if gateway.live and settings.stripe_url:
+    if gateway.mode is Mode.LIVE and settings.stripe_url:
         raise SetupError(problem="EARMARK_STRIPE_URL is for test keys: a live key is shown to Stripe alone.")
     return {"stripe": gateway}
 

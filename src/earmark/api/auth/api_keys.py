@@ -24,6 +24,7 @@ from earmark.api.auth.key_cache import KeyCache
 from earmark.api.auth.stream_revocation import OpenStream, StreamRevocation
 from earmark.domain.api_key import ApiKey, Scope
 from earmark.domain.ids import Buyer, KeyId
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
         The kind stands in front of `buyer:` and `key:`, where nobody's name can imitate it.
         """
-        return self.actor.name if self.actor.live else f"{_OF_TESTS}{self.actor.name}"
+        return self.actor.name if self.actor.mode is Mode.LIVE else f"{_OF_TESTS}{self.actor.name}"
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +80,7 @@ class _Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     signer: str
     issuer: str
     subject: str
-    live: bool
+    mode: Mode
     scope: Scope
     ends_at: int
 
@@ -96,8 +97,8 @@ class Authenticator:
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._admin_hash = hashlib.sha256(admin_key.encode()).digest()
-        self.live = not admin_key.startswith(TEST_PREFIX)
-        """The kind of the admin key, and of guests."""
+        self.mode = Mode.TEST if admin_key.startswith(TEST_PREFIX) else Mode.LIVE
+        """The mode of the admin key, and of guests."""
         # Slow on purpose: a guest's token must not let anybody try out keys that people have chosen.
         seed = (secret or admin_key).encode()
         self._signing_key = hashlib.scrypt(seed, salt=b"earmark buyer token", n=2**14, r=8, p=1, dklen=32)
@@ -105,7 +106,7 @@ class Authenticator:
         # Of the hash of a hash: the id says nothing about the key, and changes with it.
         self._admin_id = f"admin-{hashlib.sha256(self._admin_hash).hexdigest()[:8]}"
         self._admin = Principal(
-            actor=Actor(name=f"key:{self._signer}", live=self.live), scopes=_EVERYTHING, issuer=self._admin_id
+            actor=Actor(name=f"key:{self._signer}", mode=self.mode), scopes=_EVERYTHING, issuer=self._admin_id
         )
         self._ring = KeyCache(keys, timer=timer) if keys is not None else None
         self._vigil = StreamRevocation(self._ring) if self._ring is not None else None
@@ -157,8 +158,8 @@ class Authenticator:
 
     def issue(self, buyer: Buyer, *, now: datetime, seconds: int, by: Principal | None = None) -> str:
         """A token that speaks for one buyer, for a while; by a key, or for a guest by the house."""
-        issuer, live = (HOUSE, self.live) if by is None else (by.issuer, by.actor.live)
-        claims = _Claims(self._signer, issuer, buyer, live, Scope.BUY, int(now.timestamp()) + seconds)
+        issuer, mode = (HOUSE, self.mode) if by is None else (by.issuer, by.actor.mode)
+        claims = _Claims(self._signer, issuer, buyer, mode, Scope.BUY, int(now.timestamp()) + seconds)
         payload = _to_text(msgspec.json.encode(claims))
         return f"{TOKEN_PREFIX}{payload}.{self._sign(payload)}"
 
@@ -215,10 +216,10 @@ class Authenticator:
 
     def _judge(self, key: ApiKey | None, doubt: Doubt, *, now: datetime) -> Principal | None:
         """Whether the key stands, and the secret or the token with it."""
-        if key is None or not key.is_live_at(now):
+        if key is None or not key.is_active_at(now):
             return None
         if (claims := doubt.claims) is not None:
-            stands = key.live == claims.live and Scope.SELL in key.scopes
+            stands = key.mode == claims.mode and Scope.SELL in key.scopes
             return _bearer(claims) if stands else None
         assert isinstance(doubt.handle, bytes), "a key is known by its hash"
         opens = [hmac.compare_digest(doubt.handle, known) for known in key.hashes_at(now)]
@@ -229,7 +230,7 @@ class Authenticator:
         known, principal = self._standing.get(key.id, (None, None))
         if known is not key or principal is None:
             scopes = key.scopes | _BUYS if Scope.SELL in key.scopes else key.scopes
-            principal = Principal(actor=Actor(name=f"key:{key.id}", live=key.live), scopes=scopes, issuer=key.id)
+            principal = Principal(actor=Actor(name=f"key:{key.id}", mode=key.mode), scopes=scopes, issuer=key.id)
             self._standing[key.id] = (key, principal)
         return principal
 
@@ -251,7 +252,7 @@ class Authenticator:
 
 def _bearer(claims: _Claims) -> Principal:
     buyer = Buyer(claims.subject)
-    actor = Actor(name=f"buyer:{buyer}", live=claims.live, buyer=buyer)
+    actor = Actor(name=f"buyer:{buyer}", mode=claims.mode, buyer=buyer)
     return Principal(actor=actor, scopes=_BUYS, issuer=claims.issuer)
 
 
@@ -265,9 +266,9 @@ def new_key_id() -> KeyId:
     return KeyId(f"k_{secrets.token_hex(6)}")
 
 
-def new_key(*, live: bool) -> str:
+def new_key(*, mode: Mode) -> str:
     """An API key's secret: the prefix says its kind, the rest is chance."""
-    return f"{LIVE_PREFIX if live else TEST_PREFIX}{secrets.token_hex(SECRET_BYTES)}"
+    return f"{LIVE_PREFIX if mode is Mode.LIVE else TEST_PREFIX}{secrets.token_hex(SECRET_BYTES)}"
 
 
 def hash_of(secret: str) -> bytes:

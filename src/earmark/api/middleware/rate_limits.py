@@ -96,7 +96,7 @@ class RateLimits:
         if actor.buyer is None:
             if self._keys is not None and (wait := self._keys.take(principal.issuer)):
                 raise _too_many("key", self._per_key, wait)
-        elif self._buyers is not None and (wait := self._buyers.take((actor.live, actor.buyer))):
+        elif self._buyers is not None and (wait := self._buyers.take((actor.mode, actor.buyer))):
             raise _too_many("buyer", self._per_buyer, wait)
 
     def admit_guest(self, address: str) -> None:

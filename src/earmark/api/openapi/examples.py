@@ -21,7 +21,7 @@ EVENT: dict[str, Any] = {
     "id": "concert",
     "name": "A concert",
     "currency": "EUR",
-    "live": False,
+    "mode": "test",
     "created_at": _MADE,
     "starts_at": "2030-03-01T19:30:00Z",
     "sale_opens_at": None,
@@ -174,7 +174,7 @@ WAITING = DELIVERY | {
 OPS: dict[str, Any] = {
     "now": _SOLD,
     "version": __version__,
-    "live": False,
+    "mode": "test",
     "needs": [
         {
             "area": "payments",

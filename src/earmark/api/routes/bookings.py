@@ -77,7 +77,7 @@ async def list_(context: RequestContext) -> ApiResponse:
     if actor.buyer is not None and query.get("buyer", actor.buyer) != actor.buyer:
         raise Forbidden
     wanted = BookingFilter(
-        live=actor.live,
+        mode=actor.mode,
         limit=page.limit + 1,
         after=_after(page.after),
         buyer=actor.buyer or _asked(query, "buyer", requests.Who),

@@ -53,7 +53,7 @@ async def list_(context: RequestContext) -> ApiResponse:
     """Events, by id."""
     page = read_page(context.request.query_params, of=context.endpoint.name, actor=context.principal.actor)
     after = EventId(page.after) if page.after else None
-    found = await context.engine.store.list_events(live=context.principal.actor.live, after=after, limit=page.limit + 1)
+    found = await context.engine.store.list_events(mode=context.principal.actor.mode, after=after, limit=page.limit + 1)
     shown = tuple(to_response.event_value(event) for event in found[: page.limit])
     more = len(found) > page.limit
     return json_response(responses.EventsPage(events=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
@@ -64,7 +64,7 @@ async def show_map(context: RequestContext) -> ApiResponse:
     event_id = event_id_of(context)
     shown = await context.services.seat_map_cache.show(event_id)
     actor = context.principal.actor
-    if shown.event.live != actor.live:
+    if shown.event.mode != actor.mode:
         raise EventUnknown(event_id=event_id)
     buyer = actor.buyer
     tag = version(shown.picture, shown.picture.own.get(buyer, ()) if buyer else ())
@@ -92,7 +92,7 @@ async def find(context: RequestContext) -> Event:
     """The event in the path, if it is of the caller's kind."""
     event_id = event_id_of(context)
     event = await context.engine.store.read_event(event_id)
-    if event is None or event.live != context.principal.actor.live:
+    if event is None or event.mode != context.principal.actor.mode:
         raise EventUnknown(event_id=event_id)
     return event
 

@@ -26,7 +26,7 @@ async def welcome(context: RequestContext) -> ApiResponse:
     now, authenticator = context.services.clock.now(), context.services.authenticator
     known = context._principal  # noqa: SLF001 (this call needs nobody)
     # A token that a key has issued ends with that key: it is never turned into one that does not.
-    is_guest = known is not None and known.issuer == HOUSE and known.actor.live == authenticator.live
+    is_guest = known is not None and known.issuer == HOUSE and known.actor.mode == authenticator.mode
     buyer = (known.actor.buyer if known and is_guest else None) or new_guest()
     token = authenticator.issue(buyer, now=now, seconds=GUEST_SECONDS)
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)

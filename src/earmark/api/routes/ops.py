@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from earmark.api.context import RequestContext
     from earmark.api.services import Services
+    from earmark.domain.mode import Mode
     from earmark.domain.webhook import Webhook
     from earmark.engine.ports.heartbeats import Beat
     from earmark.engine.ports.store import Store
@@ -50,14 +51,14 @@ LOCKS_SECONDS_MAX = 2.0
 
 async def show(context: RequestContext) -> ApiResponse:
     """All of it. One question to the database after the other: nobody who books waits for an operator."""
-    services, live = context.services, context.principal.actor.live
+    services, mode = context.services, context.principal.actor.mode
     store, counted = context.engine.store, _Counted(services)
     await store.check()
     left = await store.upkeep.backlog()
-    payments = await _payments(store, live=live)
-    holds = await _holds(store, counted, live=live)
+    payments = await _payments(store, mode=mode)
+    holds = await _holds(store, counted, mode=mode)
     relay = ops.OpsRelay(unsent=left.unsent, oldest_seconds=_seconds(left.unsent_since, left.now))
-    webhooks = await _webhooks(store, live=live, now=left.now)
+    webhooks = await _webhooks(store, mode=mode, now=left.now)
     missing, workers = await _workers(store, seconds=services.alive_seconds)
     locks = await _locks(services.locks)
     parts = await _parts(services, locks)
@@ -73,7 +74,7 @@ async def show(context: RequestContext) -> ApiResponse:
         ops.OpsAnswer(
             now=left.now,
             version=__version__,
-            live=live,
+            mode=mode,
             needs=list(found),
             parts=parts,
             payments=payments,
@@ -88,9 +89,9 @@ async def show(context: RequestContext) -> ApiResponse:
     )
 
 
-async def _payments(store: Store, *, live: bool) -> ops.OpsPayments:
-    watch = await store.watch_money(limit=COUNT_MAX, live=live)
-    flagged = await cases(store, limit=CASES_MAX, live=live) if watch.attention else []
+async def _payments(store: Store, *, mode: Mode) -> ops.OpsPayments:
+    watch = await store.watch_money(limit=COUNT_MAX, mode=mode)
+    flagged = await cases(store, limit=CASES_MAX, mode=mode) if watch.attention else []
     return ops.OpsPayments(
         attention=sum(watch.attention.values()),
         open=watch.open,
@@ -120,8 +121,8 @@ def _case(case: Case) -> ops.OpsCase:
     )
 
 
-async def _holds(store: Store, counted: _Counted, *, live: bool) -> ops.OpsHolds:
-    seen = await store.upkeep.holds(live=live, limit=COUNT_MAX)
+async def _holds(store: Store, counted: _Counted, *, mode: Mode) -> ops.OpsHolds:
+    seen = await store.upkeep.holds(mode=mode, limit=COUNT_MAX)
     return ops.OpsHolds(
         held=seen.held,
         next_in_seconds=_seconds(seen.now, seen.next_at) if seen.next_at else None,
@@ -131,10 +132,10 @@ async def _holds(store: Store, counted: _Counted, *, live: bool) -> ops.OpsHolds
     )
 
 
-async def _webhooks(store: Store, *, live: bool, now: datetime) -> ops.OpsWebhooks:
+async def _webhooks(store: Store, *, mode: Mode, now: datetime) -> ops.OpsWebhooks:
     """Those in trouble first, then those for which the most waits; the quiet ones are only counted."""
-    known = await store.webhooks.page(live=live, after=None, limit=WEBHOOKS_MAX)
-    waiting = {one.webhook_id: one for one in await store.webhooks.waiting(live=live, limit=COUNT_MAX)}
+    known = await store.webhooks.page(mode=mode, after=None, limit=WEBHOOKS_MAX)
+    waiting = {one.webhook_id: one for one in await store.webhooks.waiting(mode=mode, limit=COUNT_MAX)}
     all_ = [_webhook(one, waiting.get(one.id), now=now) for one in known]
     loud = [one for one in all_ if one.standing != "well" or one.pending]
     loud.sort(key=lambda one: (_WORST_FIRST.index(one.standing), -one.pending))

@@ -48,7 +48,7 @@ async def stream(context: RequestContext) -> Response:
     beside = hub.followed_from(address) if address is not None else 0
     context.services.limits.check_streams(context.principal, open_=hub.followed_by(caller), open_at_address=beside)
     reader = await hub.join(
-        event_id, live=actor.live, buyer=actor.buyer, after=_last_seen(context), caller=caller, address=address
+        event_id, mode=actor.mode, buyer=actor.buyer, after=_last_seen(context), caller=caller, address=address
     )
     if reader is None:
         raise EventUnknown(event_id=event_id)

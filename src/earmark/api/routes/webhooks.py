@@ -52,7 +52,7 @@ async def _make(context: RequestContext, body: words.WebhookBody) -> Webhook:
     event_id = await _event(context, body.event_id)
     new = Webhook(
         id=new_webhook_id(),
-        live=context.principal.actor.live,
+        mode=context.principal.actor.mode,
         url=body.url,
         secret=new_secret(),
         created_at=context.services.clock.now(),
@@ -76,7 +76,7 @@ async def list_(context: RequestContext) -> ApiResponse:
     page = read_page(context.request.query_params, of=context.endpoint.name, actor=context.principal.actor)
     after = WebhookId(_uuid(page.after)) if page.after else None
     found = await context.engine.store.webhooks.page(
-        live=context.principal.actor.live, after=after, limit=page.limit + 1
+        mode=context.principal.actor.mode, after=after, limit=page.limit + 1
     )
     shown = [words.webhook_answer(webhook) for webhook in found[: page.limit]]
     more = len(found) > page.limit
@@ -189,7 +189,7 @@ async def _find(context: RequestContext) -> Webhook:
         webhook = await context.engine.store.webhooks.read(WebhookId(UUID(text)))
     except ValueError:
         webhook = None
-    if webhook is None or webhook.live != context.principal.actor.live:
+    if webhook is None or webhook.mode != context.principal.actor.mode:
         raise WebhookUnknown(webhook_id=text)
     return webhook
 
@@ -217,7 +217,7 @@ async def _event(context: RequestContext, event_id: str | None) -> EventId | Non
     if event_id is None:
         return None
     event = await context.engine.store.read_event(EventId(event_id))
-    if event is None or event.live != context.principal.actor.live:
+    if event is None or event.mode != context.principal.actor.mode:
         raise EventUnknown(event_id=event_id)
     return event.id
 

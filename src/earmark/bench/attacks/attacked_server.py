@@ -16,6 +16,7 @@ import httpx2
 import msgspec
 
 from earmark.bench.processes import EARMARK, HOST, START_SECONDS_MAX, free_ports, stop, wait_until_ready
+from earmark.domain.mode import Mode
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
 
@@ -81,14 +82,16 @@ class AttackedServer:
         self.client.cookies.clear()
         return await self.client.request(method, path, headers=sent, json=json)
 
-    async def create_event(self, name: str, *, live: bool = False, seats: int = 0, **more: Any) -> str:
+    async def create_event(self, name: str, *, mode: Mode = Mode.TEST, seats: int = 0, **more: Any) -> str:
         """An event with a large pool, or with so many seats."""
         body = {"id": f"{name}-{secrets.token_hex(4)}", "name": name, "currency": "EUR", **more}
         if seats:
             body["seats"] = [{"id": f"S{number}", "price": PRICE} for number in range(seats)]
         else:
             body["pools"] = [{"id": POOL, "capacity": CAPACITY, "price": PRICE}]
-        answer = await self.send("POST", "/v1/events", bearer=self.live_key if live else self.admin_key, json=body)
+        answer = await self.send(
+            "POST", "/v1/events", bearer=self.live_key if mode is Mode.LIVE else self.admin_key, json=body
+        )
         return str(_made(answer)["id"])
 
     async def hold(self, event: str, *, bearer: str | None = None, cookie: str | None = None, **claim: Any) -> str:
@@ -109,9 +112,9 @@ class AttackedServer:
             await asyncio.sleep(0.05)
         raise SetupError(problem="The server accepts no guest.")
 
-    async def token(self, buyer: str, *, live: bool) -> str:
+    async def token(self, buyer: str, *, mode: Mode) -> str:
         """A buyer's token."""
-        bearer = self.live_key if live else self.shop_key
+        bearer = self.live_key if mode is Mode.LIVE else self.shop_key
         return str(_made(await self.send("POST", "/v1/tokens", bearer=bearer, json={"buyer": buyer}))["token"])
 
     async def run(self, *arguments: str) -> str:

@@ -2,7 +2,7 @@
 
 -- name: open_event
 -- Each measurement has its own event, so that none is slowed by the rows of another.
-INSERT INTO events (id, name, currency, live, created_at) VALUES ($1, 'A benchmark', 'EUR', false, statement_timestamp());
+INSERT INTO events (id, name, currency, mode, created_at) VALUES ($1, 'A benchmark', 'EUR', 'test', statement_timestamp());
 
 -- name: open_seats
 -- Seats S0, S1, … in one statement.
@@ -18,7 +18,7 @@ INSERT INTO pools (event_id, id, capacity, price, position) VALUES ($1, 'GA', $2
 -- after one, the first contender would write every page that it changes to the log as a whole.
 -- Columns with documents are left out of the statistics: no plan uses them, and reading them takes longest.
 VACUUM (ANALYZE) events, seats, pools, buyer_totals, outside_payments,
-       bookings (id, event_id, buyer, live, state, created_at, expires_at, ended_at, payment_id),
+       bookings (id, event_id, buyer, mode, state, created_at, expires_at, ended_at, payment_id),
        journal (id, event_id, booking_id, version, verb, at, caller, key);
 
 -- name: count_bookings
@@ -32,7 +32,7 @@ SELECT count(*) FROM seats s JOIN bookings b ON b.id = s.booking_id
  WHERE s.event_id = ANY ($1::text[]) AND b.event_id = s.event_id AND b.state = 'confirmed';
 
 -- name: count_oversold_seats
--- A seat that n live bookings list was sold n - 1 times too often.
+-- A seat that n active bookings list was sold n - 1 times too often.
 SELECT coalesce(sum(c.owners - 1), 0)::integer
   FROM (SELECT count(*) AS owners
           FROM bookings b, jsonb_array_elements(b.lines -> 'seats') line

@@ -21,6 +21,7 @@ from rich.console import Console
 from earmark import config
 from earmark.cli.commands.database import Database
 from earmark.domain.account import Account, AccountEntry
+from earmark.domain.mode import Mode
 from earmark.domain.money import AMOUNT_MAX, Money
 from earmark.engine.accounts import LIST_MAX, Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
@@ -63,7 +64,9 @@ def open_(
     async def work(known: Accounts) -> tuple[str, Account]:
         code = make_code() if code_file is None else check_code(_read_code(code_file))
         account_id = str(Uuid7Ids().entry_id())
-        return code, await known.open(account_id, digests=codes.digests(code), currency=currency, live=not test)
+        return code, await known.open(
+            account_id, digests=codes.digests(code), currency=currency, mode=Mode.TEST if test else Mode.LIVE
+        )
 
     code, account = _run(settings, work)
     _print(account)
@@ -153,8 +156,7 @@ def _said(entry: AccountEntry, currency: str) -> str:
 def _print(account: Account) -> None:
     figures = {"balance": account.balance, "set aside": account.set_aside, "free": account.free}
     told = ", ".join(f"{name} {Money(amount=amount, currency=account.currency)}" for name, amount in figures.items())
-    kind = "live" if account.live else "test"
-    Console(highlight=False, soft_wrap=True).print(f"{account.id} ({kind}): {told}", markup=False)
+    Console(highlight=False, soft_wrap=True).print(f"{account.id} ({account.mode}): {told}", markup=False)
 
 
 def _read_code(file: str) -> str:

@@ -19,6 +19,7 @@ from earmark.api.auth.api_keys import hash_of, new_key, new_key_id
 from earmark.cli.commands.database import Database
 from earmark.domain.api_key import GRACE_SECONDS_MAX, ApiKey, Scope
 from earmark.domain.ids import KeyId
+from earmark.domain.mode import Mode
 from earmark.engine.api_keys import LIST_MAX, Keys
 from earmark.errors import InvalidRequest, SetupError
 from earmark.wiring import databases
@@ -49,12 +50,17 @@ def create(
     database: Database = None,
 ) -> None:
     """Make a key. Its secret is printed once, on stdout, and kept nowhere."""
-    secret, scopes = new_key(live=not test), frozenset(map(Scope, scope))
+    secret, scopes = new_key(mode=Mode.TEST if test else Mode.LIVE), frozenset(map(Scope, scope))
     seconds = None if days is None else days * DAY
     made = _run(
         database,
         lambda known: known.create(
-            new_key_id(), name=name, live=not test, scopes=scopes, secret_hash=hash_of(secret), seconds=seconds
+            new_key_id(),
+            name=name,
+            mode=Mode.TEST if test else Mode.LIVE,
+            scopes=scopes,
+            secret_hash=hash_of(secret),
+            seconds=seconds,
         ),
     )
     _tell(made, secret, json=json)
@@ -89,7 +95,7 @@ def rotate(
 
     async def work(known: Keys) -> tuple[ApiKey, str]:
         before = await known.read(KeyId(key_id))
-        secret = new_key(live=before.live if before else True)
+        secret = new_key(mode=before.mode if before else Mode.LIVE)
         after = await known.rotate(KeyId(key_id), secret_hash=hash_of(secret), grace_seconds=grace_seconds)
         return after, secret
 
@@ -128,7 +134,7 @@ def _facts(key: ApiKey) -> dict[str, Any]:
     return {
         "id": key.id,
         "name": key.name,
-        "kind": _kind(key),
+        "mode": key.mode,
         "scopes": sorted(key.scopes),
         "state": _state(key),
         "created_at": key.created_at,
@@ -139,15 +145,11 @@ def _facts(key: ApiKey) -> dict[str, Any]:
     }
 
 
-def _kind(key: ApiKey) -> str:
-    return "live" if key.live else "test"
-
-
 def _state(key: ApiKey) -> str:
     now = datetime.now(UTC)
     if key.revoked_at is not None:
         return "revoked"
-    if not key.is_live_at(now):
+    if not key.is_active_at(now):
         return "expired"
     return "rotating" if len(key.hashes_at(now)) > 1 else "good"
 
@@ -157,7 +159,7 @@ def _line(key: ApiKey) -> str:
     until = {"rotating": key.old_until, "good": key.expires_at}.get(state)
     told = {"rotating": "old secret good until", "good": "good until"}.get(state, "")
     when = f"  {told} {until:%Y-%m-%d %H:%M:%S} UTC" if until else f"  {state}"
-    return f"{key.id}  {_kind(key)}  {','.join(sorted(key.scopes))}  {key.name}{when}"
+    return f"{key.id}  {key.mode}  {','.join(sorted(key.scopes))}  {key.name}{when}"
 
 
 def _print_json(value: dict[str, Any] | Sequence[dict[str, Any]]) -> None:

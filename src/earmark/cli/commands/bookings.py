@@ -15,6 +15,7 @@ from cyclopts.validators import Number
 from earmark import config
 from earmark.cli import output
 from earmark.cli.output import Told
+from earmark.domain.mode import Mode
 from earmark.errors import EarmarkError, SetupError
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ async def _open(where: Where) -> AsyncIterator[Shop]:
 
     settings = config.read(os.environ, database_url=where.database)
     async with open_runtime(settings) as runtime:
-        yield Earmark(runtime.engine, live=not where.test, payments=runtime.payments)
+        yield Earmark(runtime.engine, mode=Mode.TEST if where.test else Mode.LIVE, payments=runtime.payments)
 
 
 def _back(said: str | None) -> Literal["full", "none"] | int | None:

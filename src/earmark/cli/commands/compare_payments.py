@@ -55,7 +55,7 @@ async def _ours(store: Store, gateway: Gateway, *, since: datetime) -> dict[UUID
     found: dict[UUID, Payment] = {}
     after: PaymentId | None = None
     while page := await store.page_payments(gateway.name, since=since, after=after, limit=PAGE_SIZE):
-        found |= {payment.id: payment for payment in page if payment.live == gateway.live}
+        found |= {payment.id: payment for payment in page if payment.mode == gateway.mode}
         after = page[-1].id
     return found
 

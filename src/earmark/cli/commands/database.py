@@ -18,7 +18,7 @@ from earmark.engine.ports.gateway import Gateway, GatewayRefused, GatewaySilent
 from earmark.engine.ports.store import Flaw, Store
 from earmark.errors import SetupError
 from earmark.observability.redaction import redact
-from earmark.store.migrations import ANY_CODE, Migration, Patience
+from earmark.store.migrations import ANY_CODE, LockPatience, Migration
 from earmark.wiring import databases, gateways
 
 Database = Annotated[
@@ -41,10 +41,10 @@ def migrate(
     lock_seconds: Annotated[
         float,
         Parameter(validator=Number(gte=0.01, lte=3600), help="How long to wait for one lock."),
-    ] = Patience().lock_seconds,
+    ] = LockPatience().lock_seconds,
     wait_seconds: Annotated[
         float, Parameter(validator=Number(gte=0, lte=86_400), help="How long to try again before giving a step up.")
-    ] = Patience().seconds_max,
+    ] = LockPatience().seconds_max,
     application_role: Annotated[
         str | None,
         Parameter(
@@ -52,13 +52,10 @@ def migrate(
         ),
     ] = None,
 ) -> None:
-    """Bring a database up to date, or make a new one ready.
-
-    Codes of accounts that an older release kept in clear are sealed under EARMARK_ACCOUNT_SECRET.
-    """
+    """Bring a database up to date, or make a new one ready."""
     settings = config.read(os.environ, database_url=database)
     err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
-    patience = Patience(lock_seconds=lock_seconds, seconds_max=wait_seconds)
+    patience = LockPatience(lock_seconds=lock_seconds, seconds_max=wait_seconds)
     steps = asyncio.run(
         databases.migrate(
             settings.database_url,
@@ -66,7 +63,6 @@ def migrate(
             patience=patience,
             tell=lambda said: err.print(redact(said)),
             application_role=application_role,
-            codes=gateways.codes_for(settings) if settings.account_secret else None,
         )
     )
     out = Console(highlight=False, soft_wrap=True)
@@ -133,7 +129,9 @@ async def _verify(settings: config.Settings, *, rows: int, days: int | None) -> 
     if flaws:
         out.print("1 row breaks a promise." if len(flaws) == 1 else f"{len(flaws)} rows break a promise.")
         return 1
-    out.print("clean: every seat has at most one live owner, every count is right, every booking resolved at most once")
+    out.print(
+        "clean: every seat has at most one active owner, every count is right, every booking resolved at most once"
+    )
     return 0
 
 

@@ -22,6 +22,7 @@ from earmark.cli.doctor import secrets as of_secrets
 from earmark.cli.doctor import workers as of_work
 from earmark.cli.doctor.findings import Finding, Level, ill
 from earmark.clock import SystemClock
+from earmark.domain.mode import Mode
 from earmark.errors import EarmarkError, Outage, SetupError
 from earmark.locks import url as addresses
 from earmark.wiring import databases
@@ -155,7 +156,7 @@ async def _within(settings: config.Settings, vitals: DatabaseFacts, *, fix: bool
 
 
 async def _has_live_events(store: Store) -> bool:
-    return bool(await store.list_events(live=True, after=None, limit=1))
+    return bool(await store.list_events(mode=Mode.LIVE, after=None, limit=1))
 
 
 def _print(found: list[Finding]) -> None:

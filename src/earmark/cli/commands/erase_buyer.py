@@ -95,7 +95,7 @@ def _show(out: Console, found: Erasure) -> None:
 def _refuse(out: Console, found: Erasure) -> int:
     out.print("Nothing was changed: bookings of this buyer are not over.")
     for one in found.obstacles[:SHOWN_MAX]:
-        out.print(f"  {one.booking_id} ({'live' if one.live else 'test'}, {one.event_id}): {one.why}")
+        out.print(f"  {one.booking_id} ({one.mode}, {one.event_id}): {one.why}")
     if len(found.obstacles) > SHOWN_MAX:
         out.print(f"  and {len(found.obstacles) - SHOWN_MAX} more")
     if any(one.why.endswith("sale_closes_at") for one in found.obstacles):

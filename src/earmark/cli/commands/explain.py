@@ -137,7 +137,7 @@ async def _who_had(store: Store, event: Event, seat_id: SeatId) -> AsyncIterator
     """Every booking of the event that lists the seat, oldest first. There is no index for it: people ask rarely."""
     after: BookingId | None = None
     for _ in range(PAGES_MAX):
-        wanted = BookingFilter(live=event.live, event_id=event.id, after=after, limit=PAGE_SIZE)
+        wanted = BookingFilter(mode=event.mode, event_id=event.id, after=after, limit=PAGE_SIZE)
         _, page = await store.list_bookings(wanted)
         for booking in page:
             if any(line.id == seat_id for line in booking.lines.seats):

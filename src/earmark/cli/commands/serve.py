@@ -17,6 +17,7 @@ from rich.console import Console
 
 from earmark import config
 from earmark.cli.commands.database import Database
+from earmark.domain.mode import Mode
 from earmark.errors import SetupError
 from earmark.observability import logs
 from earmark.wiring import databases
@@ -66,7 +67,7 @@ def demo(
                 database_url=url,
                 redis_url=redis,
                 guests=True,
-                admin_key=new_key(live=False),
+                admin_key=new_key(mode=Mode.TEST),
             )
         event_loop.run(_demo(settings, open_page=open_ and sys.stdout.isatty(), verbose=verbose))
 
@@ -130,10 +131,8 @@ def serve(
     if settings.admin_key is None:
         from earmark.api.auth.api_keys import new_key
 
-        problem = (
-            f"Set EARMARK_ADMIN_KEY to a secret of your own, for example: export EARMARK_ADMIN_KEY={new_key(live=True)}"
-        )
-        raise SetupError(problem=problem)
+        example = f"export EARMARK_ADMIN_KEY={new_key(mode=Mode.LIVE)}"
+        raise SetupError(problem=f"Set EARMARK_ADMIN_KEY to a secret of your own, for example: {example}")
     from earmark.server import event_loop
 
     _refuse_memory(settings)

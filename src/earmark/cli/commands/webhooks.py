@@ -16,6 +16,7 @@ from rich.console import Console
 from earmark import config
 from earmark.cli.commands.database import Database
 from earmark.domain.ids import DeliveryId, WebhookId
+from earmark.domain.mode import Mode
 from earmark.domain.webhook import WEBHOOKS_MAX, Delivery, DeliveryState, Webhook, enabled
 from earmark.engine.ports.webhooks import Webhooks
 from earmark.errors import SetupError
@@ -38,7 +39,11 @@ def list_(*, database: Database = None, as_json: Json = False) -> None:
     """List the webhooks, live ones first."""
 
     async def look(known: Webhooks) -> list[Webhook]:
-        return [one for live in (True, False) for one in await known.page(live=live, after=None, limit=WEBHOOKS_MAX)]
+        return [
+            one
+            for mode in (Mode.LIVE, Mode.TEST)
+            for one in await known.page(mode=mode, after=None, limit=WEBHOOKS_MAX)
+        ]
 
     found = _run(database, look)
     if as_json:
@@ -149,13 +154,12 @@ def _uuid(text: str) -> UUID:
 
 
 def _line(webhook: Webhook) -> str:
-    kind = "live" if webhook.live else "test"
     how = "ok"
     if webhook.failing_since:
         how = f"failing since {webhook.failing_since:%Y-%m-%d %H:%M:%S}"
     if webhook.disabled_at:
         how = f"disabled: {webhook.disabled_because}"
-    return f"{webhook.id} ({kind})  {webhook.url}  {how}"
+    return f"{webhook.id} ({webhook.mode})  {webhook.url}  {how}"
 
 
 def _shown(webhook: Webhook) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from earmark.cli.doctor import failover
 from earmark.cli.doctor.findings import Finding, ill, note, well
 from earmark.errors import SetupError
-from earmark.store.migrations import check_current, newer
+from earmark.store.migrations import WAY_OUT, check_current, newer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +36,8 @@ def schema(vitals: DatabaseFacts) -> Finding:
     try:
         check_current(vitals.dialect, vitals.applied)
     except SetupError as old:
+        if old.problem == WAY_OUT:
+            return ill("schema", old.problem, "Start with a new database.")
         advice = "Upgrade Earmark on this machine." if "newer" in old.problem else "Run `earmark migrate`."
         return ill("schema", old.problem, advice)
     if ahead := newer(vitals.dialect, vitals.applied):

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from earmark.cli.doctor.findings import Finding, fixed, ill, note, well
+from earmark.domain.mode import Mode
 from earmark.engine.engine import Engine
 from earmark.engine.ports.heartbeats import WELL, alive_seconds
 from earmark.engine.ports.maintenance import LATE_SECONDS
@@ -36,8 +37,8 @@ TEST_ADVICE = (
 )
 COUNTS = frozenset(
     {
-        "a pool's counts are the sum of its live bookings",
-        "a buyer's total is the sum of the buyer's live bookings",
+        "a pool's counts are the sum of its active bookings",
+        "a buyer's total is the sum of the buyer's active bookings",
     }
 )
 """The rules of `verify` that a recount can set right."""
@@ -135,8 +136,8 @@ def _promises(broken: list[Flaw]) -> Finding:
 
 async def money(store: Store) -> AsyncIterator[Finding]:
     """Payments that only a person can settle, and those that should have been over long ago."""
-    live = await store.watch_money(limit=MONEY_MAX, live=True)
-    test = await store.watch_money(limit=MONEY_MAX, live=False)
+    live = await store.watch_money(limit=MONEY_MAX, mode=Mode.LIVE)
+    test = await store.watch_money(limit=MONEY_MAX, mode=Mode.TEST)
     told = [*_flagged(live, ill, "Payments"), *_flagged(test, note, "Test payments")]
     told += [*_open_long(live, "payment", LIVE_ADVICE), *_open_long(test, "test payment", TEST_ADVICE)]
     for finding in told or [well("money", "No payment needs somebody.")]:

@@ -17,6 +17,7 @@ from earmark.cli.explain import booking as story
 from earmark.cli.explain import seat as seat_story
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.ids import BookingId, Buyer, EventId, PaymentId, PoolId, RefundId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.payment import Payment, Refund
 from earmark.domain.seat import Seat, SeatState
 from earmark.domain.state_machine import State
@@ -159,7 +160,7 @@ def _booking(booking: responses.Booking, history: Sequence[responses.Entry]) -> 
         id=BookingId(UUID(booking.id)),
         event_id=EventId(booking.event_id),
         buyer=Buyer(booking.buyer),
-        live=False,  # not told, and in none of the words
+        mode=Mode.TEST,  # not told, and in none of the words
         state=State.HELD if is_due else booking.state,
         lines=Lines(
             seats=tuple(SeatLine(**msgspec.structs.asdict(line)) for line in booking.seats),
@@ -180,7 +181,7 @@ def _payment(payment: responses.Payment, booking: Booking) -> Payment:
         id=PaymentId(UUID(payment.id)),
         booking_id=booking.id,
         event_id=booking.event_id,
-        live=False,  # as above
+        mode=Mode.TEST,  # as above
         gateway=payment.gateway,
         method=payment.method,
         amount=payment.amount.amount,

@@ -48,7 +48,7 @@ def lines(told: SeatStory) -> Iterator[str]:
 
 def _whose(told: SeatStory) -> str:
     booking = told.owner.booking if told.owner else None
-    if booking is not None and booking.is_live and not booking.is_due(told.now):
+    if booking is not None and booking.is_active and not booking.is_due(told.now):
         return _taken(booking)
     if told.seat.seat.blocked:
         return "blocked: the shop has taken it off sale."

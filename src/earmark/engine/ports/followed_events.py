@@ -31,6 +31,6 @@ class Followed(Protocol):
     """A store whose events can be followed."""
 
     @property
-    def live(self) -> Live:
+    def followed_events(self) -> Live:
         """What those ask who follow an event."""
         ...

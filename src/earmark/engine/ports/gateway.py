@@ -21,6 +21,7 @@ from uuid import UUID
 
 import msgspec
 
+from earmark.domain.mode import Mode
 from earmark.domain.payment import Standing
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True):
     """The gateway's id of this event: the same event may come any number of times."""
     kind: str
     """The gateway's word for it."""
-    live: bool
+    mode: Mode
     payment_id: UUID | None
     """Ours, as the gateway kept it for us; None when the event is about no payment of ours."""
     booking_id: UUID | None = None
@@ -203,8 +204,8 @@ class Gateway(Protocol):
     name: str
 
     @property
-    def live(self) -> bool:
-        """Whether it moves real money. Live events pay at live gateways, test events at the others."""
+    def mode(self) -> Mode:
+        """`live` if it moves real money. Events of a mode are paid at gateways of that mode."""
         ...
 
     async def authorise(self, order: Order) -> Report:

@@ -7,11 +7,14 @@ idempotency key remembers, once its time is over, which request opened a payment
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from earmark.engine.ports.heartbeats import KeepsBeats
+
+if TYPE_CHECKING:
+    from earmark.domain.mode import Mode
 
 BACKLOG_COUNTED_MAX = 1000
 LATE_SECONDS = 60.0
@@ -73,7 +76,7 @@ class Upkeep(Protocol):
         """What is left undone."""
         ...
 
-    async def holds(self, *, live: bool, limit: int) -> Holds:
+    async def holds(self, *, mode: Mode, limit: int) -> Holds:
         """Counted over at most `limit` holds, those that end first."""
         ...
 

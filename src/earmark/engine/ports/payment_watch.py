@@ -10,6 +10,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from earmark.domain.ids import PaymentId
+    from earmark.domain.mode import Mode
     from earmark.domain.payment import Payment
 
 
@@ -28,11 +29,11 @@ class MoneyWatch(msgspec.Struct, frozen=True, kw_only=True):
 class Watched(Protocol):
     """A store, as an operator sees its money."""
 
-    async def list_attention(self, *, limit: int, live: bool | None = None) -> list[Payment]:
+    async def list_attention(self, *, limit: int, mode: Mode | None = None) -> list[Payment]:
         """Payments that need somebody to look at them, oldest first; of one kind, if that is said."""
         ...
 
-    async def watch_money(self, *, limit: int, live: bool | None = None) -> MoneyWatch:
+    async def watch_money(self, *, limit: int, mode: Mode | None = None) -> MoneyWatch:
         """Counted over at most `limit` payments each: those that need somebody, and those that are due the soonest.
 
         Of one kind, if that is said.

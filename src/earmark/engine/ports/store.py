@@ -35,6 +35,7 @@ from earmark.domain.ids import (
     TotalRef,
 )
 from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
+from earmark.domain.mode import Mode
 from earmark.domain.payment import Payment, PaymentKey, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
@@ -153,7 +154,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def freed(self) -> list[SeatRef]:
         """Seats that may be somebody else's from now on."""
-        ended = (booking for booking in (*self.expired, *self.moved) if not booking.is_live)
+        ended = (booking for booking in (*self.expired, *self.moved) if not booking.is_active)
         return [*self.cleared, *(ref for booking in ended for ref in booking.seat_refs)]
 
 
@@ -279,7 +280,7 @@ class SeatMap(msgspec.Struct, frozen=True, kw_only=True):
 class BookingFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which bookings to list, oldest first, after the one that the last page ended with."""
 
-    live: bool
+    mode: Mode
     limit: int
     after: BookingId | None = None
     buyer: Buyer | None = None
@@ -350,7 +351,7 @@ class Store(Parts, Protocol):
         """One event."""
         ...
 
-    async def list_events(self, *, live: bool, after: EventId | None, limit: int) -> list[Event]:
+    async def list_events(self, *, mode: Mode, after: EventId | None, limit: int) -> list[Event]:
         """Events by id."""
         ...
 

@@ -21,6 +21,7 @@ from earmark.domain.webhook_messages import body_of, type_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from earmark.domain.mode import Mode
     from earmark.engine.ports.outbox import Numbered
 
 
@@ -107,7 +108,7 @@ class Webhooks(Protocol):
         """As the last commit left it."""
         ...
 
-    async def page(self, *, live: bool, after: WebhookId | None, limit: int) -> list[Webhook]:
+    async def page(self, *, mode: Mode, after: WebhookId | None, limit: int) -> list[Webhook]:
         """By id, which is by age."""
         ...
 
@@ -140,7 +141,7 @@ class Webhooks(Protocol):
         """Its deliveries, newest first, those before this number."""
         ...
 
-    async def waiting(self, *, live: bool, limit: int) -> list[Waiting]:
+    async def waiting(self, *, mode: Mode, limit: int) -> list[Waiting]:
         """Of each webhook of this kind for which something waits, by id; counted up to `limit` each."""
         ...
 

@@ -1,6 +1,6 @@
 """change: an operator's change to an event: window, limits, prices, capacity, blocked seats.
 
-Live bookings keep what they have: their price, their seats, their units. So a seat that is held or sold cannot be
+Active bookings keep what they have: their price, their seats, their units. So a seat that is held or sold cannot be
 blocked, and a pool cannot shrink below what is held and sold.
 """
 
@@ -40,7 +40,7 @@ async def change(transaction: Transaction, command: ChangeEvent, *, ids: Ids) ->
 
 async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) -> Outcome:
     event = await decisions.transaction.lock_event(command.event_id)
-    if event is None or event.live != command.actor.live:
+    if event is None or event.mode != command.actor.mode:
         raise EventUnknown(event_id=command.event_id)
     after = _changed(event, command)
     seen = await _look(decisions, command)
@@ -99,7 +99,7 @@ async def _look(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) ->
 async def _expire_lapsed(
     decisions: BatchDecisions[ChangeEvent], command: ChangeEvent, seen: dict[SeatRef, SeatSeen]
 ) -> list[str]:
-    """End the lapsed holds on seats that are to be blocked; the seats that have a live owner."""
+    """End the lapsed holds on seats that are to be blocked; the seats that have an active owner."""
     blocking = [seen[SeatRef(command.event_id, seat.id)] for seat in command.seats if seat.blocked]
     taken = [seat.ref.seat_id for seat in blocking if verdict(seat, now=decisions.now) is Verdict.TAKEN]
     lapsed = {seat.pointer for seat in blocking if seat.pointer and verdict(seat, now=decisions.now) is Verdict.LAPSED}
@@ -107,7 +107,7 @@ async def _expire_lapsed(
     for owner in owners.values():
         if owner.is_due(decisions.now):
             decisions.writes.expire(owner, reason="seat blocked")
-    alive = {owner.id for owner in owners.values() if owner.is_live and not owner.is_due(decisions.now)}
+    alive = {owner.id for owner in owners.values() if owner.is_active and not owner.is_due(decisions.now)}
     return sorted({*taken, *(seat.ref.seat_id for seat in blocking if seat.pointer in alive)})
 
 

@@ -39,7 +39,7 @@ async def confirm(transaction: Transaction, batch: Sequence[Confirm], context: V
 
     def judge(command: Confirm, booking: Booking, now: datetime) -> Booking:
         after = law.confirm(booking, payment_id=command.payment_id, payment_method=command.payment_method, now=now)
-        ref = OutsidePaymentRef(command.payment_id, booking.live)
+        ref = OutsidePaymentRef(command.payment_id, booking.mode)
         used_here = ref in won and uses[ref] == booking.id
         if after is not booking and not used_here:
             raise PaymentUsed(payment_id=command.payment_id)
@@ -66,7 +66,7 @@ def _uses(
             booking = find(decisions, command, bookings, verb=Verb.CONFIRM)
         except Refusal:
             continue
-        ref = OutsidePaymentRef(command.payment_id, booking.live)
+        ref = OutsidePaymentRef(command.payment_id, booking.mode)
         if law.refusal(booking, Verb.CONFIRM, now=decisions.now) or ref in uses:
             continue
         if booking.id in firsts:

@@ -102,7 +102,7 @@ def _screen(
     command: Hold, *, event: Event | None, seen: Mapping[SeatRef, SeatSeen], policy: Policy, now: datetime
 ) -> _Terms:
     """Refuse without a lock what the snapshot shows to be hopeless; else the terms of the hold."""
-    if event is None or event.live != command.actor.live:
+    if event is None or event.mode != command.actor.mode:
         raise EventUnknown(event_id=command.event_id)
     check_on_sale(event, now=now)
     seconds = ttl_seconds(policy, asked=command.ttl_seconds, of_event=event.hold_ttl_seconds)
@@ -126,7 +126,7 @@ async def _end_lapsed(decisions: BatchDecisions[Hold], wanted: Collection[SeatSe
     for owner in owners.values():
         if owner.is_due(decisions.now):
             decisions.writes.expire(owner, reason="taken over")
-    return {owner.id for owner in owners.values() if owner.is_live and not owner.is_due(decisions.now)}
+    return {owner.id for owner in owners.values() if owner.is_active and not owner.is_due(decisions.now)}
 
 
 class _Granting:
@@ -184,7 +184,7 @@ class _Granting:
         return None
 
     def _check_seats(self, command: Hold) -> None:
-        """None is a live owner's, and none was given to somebody who came before in this batch."""
+        """None is an active owner's, and none was given to somebody who came before in this batch."""
         if command.pools and (unknown := [ref.pool_id for ref in command.pool_refs if ref not in self._pools]):
             raise PoolUnknown(pools=unknown)
         refs = command.seat_refs

@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from earmark.domain.mode import Mode
 from earmark.engine.ports.heartbeats import WELL
 from earmark.engine.ports.outbox import Lag
 from earmark.engine.ports.payment_watch import MoneyWatch
@@ -37,7 +38,6 @@ WATCH_SECONDS = 5.0
 PATIENCE_SECONDS = 1.0
 """How long a page waits for a reading that it began. One that takes longer is for the next page."""
 COUNT_MAX = 10_000
-MODES = {"live": True, "test": False}
 BEATS_MAX = 1000
 HEARD_OF_SECONDS_MAX = 120.0
 """A process that was not heard of for longer is gone, and what it last said of its workers is history."""
@@ -58,7 +58,7 @@ class HasBeats(Protocol):
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What the database said at one moment."""
 
-    money: Mapping[str, MoneyWatch]
+    money: Mapping[Mode, MoneyWatch]
     """By mode, `live` and `test`: test payments do not hide live ones."""
     outbox: Lag
     due_seconds: float
@@ -110,7 +110,7 @@ class Readings(Collector):
         yield gauge(
             "earmark_outbox_oldest_seconds",
             "How long the oldest entry without a number waits.",
-            _age(seen.outbox.oldest_at, now=seen.money["live"].now),
+            _age(seen.outbox.oldest_at, now=seen.money[Mode.LIVE].now),
         )
         yield gauge(
             "earmark_holds_due_oldest_seconds",
@@ -127,7 +127,7 @@ class Readings(Collector):
 async def _read(store: Store) -> Reading | None:
     """One after the other, on one connection."""
     try:
-        money = {mode: await store.watch_money(limit=COUNT_MAX, live=live) for mode, live in MODES.items()}
+        money = {mode: await store.watch_money(limit=COUNT_MAX, mode=mode) for mode in Mode}
         outbox = await store.outbox.lag(limit=COUNT_MAX)
         due_in = await store.seconds_to_next_due()
         beats, failing = await _read_beats(store)
@@ -162,7 +162,7 @@ def _failing_seconds(beat: Beat, *, now: datetime) -> float:
     return max((now - beat.failing_since).total_seconds(), 1.0) if beat.failing_since else 1.0
 
 
-def _about_money(money: Mapping[str, MoneyWatch], gateways: Sequence[str]) -> Iterator[Metric]:
+def _about_money(money: Mapping[Mode, MoneyWatch], gateways: Sequence[str]) -> Iterator[Metric]:
     flagged = GaugeMetricFamily(
         "earmark_payments_needing_attention",
         "Payments that only a person can settle: see `earmark payments attention`.",
@@ -172,12 +172,12 @@ def _about_money(money: Mapping[str, MoneyWatch], gateways: Sequence[str]) -> It
         for gateway in sorted({*gateways, *watch.attention}):
             flagged.add_metric([gateway, mode], watch.attention.get(gateway, 0))
     yield flagged
-    opened = {mode: float(watch.open) for mode, watch in money.items()}
+    opened = {mode.value: float(watch.open) for mode, watch in money.items()}
     yield gauge("earmark_payments_open", "Payments that the reconciler sees through.", opened, label="mode")
     yield gauge(
         "earmark_payments_open_oldest_seconds",
         "How long the oldest open payment or refund is open.",
-        {mode: _age(watch.open_since, now=watch.now) for mode, watch in money.items()},
+        {mode.value: _age(watch.open_since, now=watch.now) for mode, watch in money.items()},
         label="mode",
     )
 

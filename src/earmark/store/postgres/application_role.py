@@ -14,7 +14,7 @@ from earmark.errors import SetupError
 from earmark.store import sql_files
 from earmark.store.migrations import tables
 
-OWNERS_ALONE = frozenset({"erasures", "sealings"})
+OWNERS_ALONE = frozenset({"erasures"})
 """Tables that a server neither reads nor writes."""
 LOCKS = "earmark_locks"
 """A table that no migration makes, where locks are kept on PostgreSQL."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from earmark.domain.mode import Mode
 from earmark.errors import SetupError, StoreUnavailable
 from earmark.store import sql_files
 from earmark.store.erase_buyer import KEPT_FIELDS, Erasure, Obstacle
@@ -108,7 +109,7 @@ async def _check_role(connection: Any, sql: dict[str, str]) -> None:
 
 
 def _obstacle(row: Any) -> Obstacle:
-    return Obstacle(str(row["booking_id"]), row["event_id"], row["live"], row["why"])
+    return Obstacle(str(row["booking_id"]), row["event_id"], Mode(row["mode"]), row["why"])
 
 
 async def _connect(url: str) -> Any:

@@ -1,7 +1,7 @@
-"""Bringing a PostgreSQL database up to date, one process at a time, while others sell from it.
+"""Bring a PostgreSQL database up to date, one process at a time, while servers sell from it.
 
 A statement that waits for a lock on a table makes every later statement on that table wait behind it. So a migration
-waits for a lock only briefly, gives up all that it has, and tries again after a pause in which the others go on.
+waits for a lock only briefly, gives up its other locks, and tries again after a pause in which those statements run.
 """
 
 from __future__ import annotations
@@ -15,25 +15,22 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from earmark.errors import NotWritable, SetupError, StoreUnavailable
-from earmark.store import sealing
-from earmark.store.migrations import Applied, Patience, pending, tell_newer
+from earmark.store.migrations import Applied, LockPatience, pending, tell_newer
 from earmark.store.postgres import hosts
 from earmark.store.postgres.application_role import grant
 from earmark.store.postgres.driver_errors import reason
-from earmark.store.postgres.sealing import Sealer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     from earmark.store.migrations import Migration, Tell
-    from earmark.store.sealing import Codes
 
 T = TypeVar("T")
 logger = logging.getLogger("earmark.migrate")
 
 LOCK = 0x4541524D41524B  # "EARMARK", the advisory lock that migrating processes share
 LOOKS_PER_WAIT = 4
-"""How often, while a try may be waiting for a lock, the database is asked who holds it."""
+"""How often, while a try may be waiting for a lock, the runner looks which session holds it."""
 LOOK_SECONDS_MAX = 1.0
 BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 SILENT = (OSError, asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InterfaceError)
@@ -44,19 +41,14 @@ CREATE TABLE IF NOT EXISTS earmark_migrations (
     name       text        NOT NULL,
     checksum   text        NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT now(),
-    -- The migration that code must have to run on this one; NULL where an Earmark applied it that did not say.
+    -- The migration that code must have to run on this one.
     oldest_code integer
 )
 """
-_ADD_OLDEST_CODE = "ALTER TABLE earmark_migrations ADD COLUMN IF NOT EXISTS oldest_code integer"
-# As JSON, for the column is not there before the first `migrate` of an Earmark that records it.
+# As JSON, because the first development versions had no such column, and their databases are refused with a sentence.
 _READ_APPLIED = """
 SELECT number, name, checksum, (to_jsonb(m) ->> 'oldest_code')::integer AS oldest_code
   FROM earmark_migrations m LIMIT 10000
-"""
-_HAS_OLDEST_CODE = """
-SELECT EXISTS (SELECT FROM pg_attribute
-                WHERE attrelid = to_regclass('earmark_migrations') AND attname = 'oldest_code' AND NOT attisdropped)
 """
 _BLOCKERS = """
 SELECT b.pid, a.application_name, a.state, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds,
@@ -70,24 +62,21 @@ async def migrate(
     *,
     dry_run: bool = False,
     without: Collection[str] = (),
-    patience: Patience | None = None,
+    patience: LockPatience | None = None,
     tell: Tell = logger.warning,
     application_role: str | None = None,
-    codes: Codes | None = None,
 ) -> Sequence[Migration]:
     """Apply what is pending, step by step, each whole or not at all; with `dry_run`, only say what that would be.
 
-    Then the codes of accounts that older releases kept in clear are sealed by `codes`, which know the key, and the
-    `application_role`, if there is one, is granted what servers and workers need.
+    Then the `application_role`, if there is one, is granted what servers and workers need.
     """
     dsn, _ = split_url(url)
     connection = await _connect(dsn)
     try:
         if dry_run:
             return pending("postgres", await read_applied(connection), without=without)
-        runner = _Runner(connection, dsn=dsn, without=without, patience=patience or Patience(), tell=tell)
+        runner = _Runner(connection, dsn=dsn, without=without, patience=patience or LockPatience(), tell=tell)
         applied = await runner.run()
-        await runner.seal(Sealer(connection, codes))
         if application_role is not None:
             await grant(connection, application_role)
     except asyncpg.ReadOnlySQLTransactionError as refused:
@@ -103,9 +92,9 @@ async def migrate(
 def split_url(url: str) -> tuple[str, bool]:
     """The URL as the driver takes it, and whether `?pgbouncer=true` stood in it."""
     parts = urlsplit(url)
-    asked = parse_qsl(parts.query)
-    pgbouncer = any(name == "pgbouncer" and value == "true" for name, value in asked)
-    rest = urlencode([(name, value) for name, value in asked if name != "pgbouncer"], safe="/")
+    options = parse_qsl(parts.query)
+    pgbouncer = any(name == "pgbouncer" and value == "true" for name, value in options)
+    rest = urlencode([(name, value) for name, value in options if name != "pgbouncer"], safe="/")
     return urlunsplit(parts._replace(query=rest)), pgbouncer
 
 
@@ -132,14 +121,16 @@ async def _connect(dsn: str) -> Any:
 class _Runner:
     """Takes one transaction per step, so that what a step has locked is free again before the next."""
 
-    def __init__(self, connection: Any, *, dsn: str, without: Collection[str], patience: Patience, tell: Tell) -> None:
+    def __init__(
+        self, connection: Any, *, dsn: str, without: Collection[str], patience: LockPatience, tell: Tell
+    ) -> None:
         self._connection = connection
         self._dsn = dsn
         self._without = without
         self._patience = patience
         self._tell = tell
         self._at = "the list of migrations"
-        """What is being applied, for those who read what it waits for."""
+        """What is being applied, for the sentence about what it waits for."""
         self._pid = 0
         self._blockers = ""
 
@@ -152,26 +143,10 @@ class _Runner:
                 done.append(step)
         return done
 
-    async def seal(self, sealer: Sealer) -> None:
-        """No code of an account stays in clear: batch by batch, each a transaction, with pauses for the shop."""
-        self._at = "the sealing of codes"
-        sealed, loop = 0, asyncio.get_running_loop()
-        async with self._watch():
-            for kind in sealer.kinds:
-                began = loop.time()
-                while rows := await self._patiently(kind):
-                    sealed += rows
-                    for line in sealer.news:
-                        self._tell(line)
-                    await asyncio.sleep(sealing.rest(loop.time() - began))
-                    began = loop.time()
-        sealing.tell_sealed(sealed, self._tell, kept=sealing.KEPT_BY_POSTGRES)
-
     async def _prepare(self) -> None:
         """The list of migrations, in a transaction of its own: readiness reads it, and must not wait for a step."""
-        if not await self._connection.fetchval(_HAS_OLDEST_CODE):
+        if await self._connection.fetchval("SELECT to_regclass('earmark_migrations')") is None:
             await self._connection.execute(_LEDGER)
-            await self._connection.execute(_ADD_OLDEST_CODE)
 
     async def _apply_next(self) -> Migration | None:
         """The next step, read anew each time: another process may have applied the one that was next."""
@@ -212,8 +187,8 @@ class _Runner:
                 pause = self._patience.pause(tries)
                 waits = f"{self._at} waits for a lock{self._blockers}"
                 if loop.time() + pause > deadline:
-                    told = f"{waits}; gave up after {self._patience.seconds_max:g} s and kept nothing of it"
-                    raise StoreUnavailable(because=told) from busy
+                    gave_up = f"{waits}; gave up after {self._patience.seconds_max:g} s and kept nothing of it"
+                    raise StoreUnavailable(because=gave_up) from busy
                 self._tell(f"{waits}; trying again in {pause:.1f} s")
             await asyncio.sleep(pause)
             tries += 1
@@ -228,13 +203,13 @@ class _Runner:
 
     @contextlib.asynccontextmanager
     async def _watch(self) -> AsyncIterator[None]:
-        """Beside the tries, find out who is in their way: once a try has failed, the database no longer knows."""
+        """Beside the tries, find out which session blocks them: once a try has failed, the database no longer knows."""
         watching = asyncio.create_task(self._look_for_blockers())
         try:
             yield
         finally:
             watching.cancel()
-            # Who is in the way is worth knowing, and no reason to fail.
+            # Without the name of the session that blocks, the migration can still be applied.
             await asyncio.gather(watching, return_exceptions=True)
 
     async def _look_for_blockers(self) -> None:
@@ -251,7 +226,7 @@ class _Runner:
 
 
 def _describe(row: Any) -> str:
-    """One session, as an operator looks for it."""
+    """One session, by the process id that an operator can look up."""
     if not row["pid"]:
         return "a prepared transaction"
     program, state = row["application_name"] or "unnamed", row["state"] or "state unknown"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from earmark.domain.ids import PaymentId, PoolRef, SeatRef, TotalRef
-from earmark.domain.state_machine import LIVE
+from earmark.domain.state_machine import ACTIVE_STATES
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Opening
 from earmark.store.postgres import rows
 from earmark.store.postgres.locked_rows import WantedLocks
@@ -108,7 +108,7 @@ class OptimisticWrite:
             (seen,) = await self._fetch("look_to_hold", self._offset, *distinct, list(look.events), *wanted)
             self._events = {row["id"]: rows.event(row) for row in seen[2]}
             self._seats = {ref: rows.seat_seen(row, ref) for row in seen[3] for ref in (refs[row[0] - 1],)}
-            free = all(seat.owner_state not in LIVE for seat in self._seats.values())
+            free = all(seat.owner_state not in ACTIVE_STATES for seat in self._seats.values())
             self._seat_cache.keep_events(
                 self._events.values(), now=seen[0] - self._offset, requests=look.requests if free else 0
             )
@@ -180,7 +180,7 @@ class OptimisticWrite:
             self.cached,
             self._cached_versions,
             [rows.move(booking, seen=self._bookings[booking.id]) for booking in moved],
-            [(ref.payment_id, booking_id) for ref, booking_id in sorted(self._uses.items())],
+            [(*ref, booking_id) for ref, booking_id in sorted(self._uses.items())],
             list(map(rows.opening, changes.opened)),
             list(map(rows.guarded_entry, changes.entries)),
             [(*ref, units) for ref, units in sorted(changes.totals.items())],

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EventId, SeatId
     from earmark.domain.journal import Entry
+    from earmark.domain.mode import Mode
     from earmark.engine.ports.store import Clock
 
 FIRST = UUID(int=0)
@@ -34,9 +35,9 @@ class BookingReads:
         found = await self.read_rows("read_events", [event_id])
         return rows.event(found[0]) if found else None
 
-    async def list_events(self, *, live: bool, after: EventId | None, limit: int) -> list[Event]:
+    async def list_events(self, *, mode: Mode, after: EventId | None, limit: int) -> list[Event]:
         """A page of events, by id."""
-        return [rows.event(row) for row in await self.read_rows("list_events", live, after or "", limit)]
+        return [rows.event(row) for row in await self.read_rows("list_events", mode, after or "", limit)]
 
     async def read_map(self, event_id: EventId, *, seat_id: SeatId | None = None) -> SeatMap:
         """For showing only. One seat by its key; a whole event in one snapshot."""
@@ -55,7 +56,7 @@ class BookingReads:
         """By id, which is by age."""
         now = await self.now()
         state = wanted.state.value if wanted.state else None
-        page = (wanted.live, wanted.after or FIRST, state, now, wanted.limit)
+        page = (wanted.mode, wanted.after or FIRST, state, now, wanted.limit)
         if wanted.buyer is not None:
             found = await self.read_rows("list_bookings_of_buyer", *page, wanted.buyer, wanted.event_id)
         elif wanted.event_id is not None:

@@ -10,6 +10,7 @@ import msgspec
 from earmark.domain.booking import Booking, Lines
 from earmark.domain.event import Event, OnDecline
 from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
+from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.domain.state_machine import State
@@ -25,6 +26,7 @@ _lines = msgspec.json.Decoder(Lines)
 _encoder = msgspec.json.Encoder()
 EVENT_COLUMNS = 11
 _STATES = {state.value: state for state in State}
+_MODES = {mode.value: mode for mode in Mode}
 
 
 def to_json(value: object) -> str:
@@ -45,7 +47,7 @@ def event(row: Row) -> Event:
         id=row[0],
         name=row[1],
         currency=row[2],
-        live=row[3],
+        mode=_MODES[row[3]],
         created_at=row[4],
         starts_at=row[5],
         sale_opens_at=row[6],
@@ -72,7 +74,7 @@ def booking(row: Row) -> Booking:
         id=row[0],
         event_id=row[1],
         buyer=row[2],
-        live=row[3],
+        mode=_MODES[row[3]],
         state=_STATES[row[4]],
         lines=_lines.decode(row[5]),
         total=row[6],
@@ -188,7 +190,7 @@ def opened_columns(bookings: Sequence[Booking]) -> list[list[Any]]:
             b.id,
             b.event_id,
             b.buyer,
-            b.live,
+            b.mode,
             b.state.value,
             to_json(b.lines),
             b.total,
@@ -246,7 +248,7 @@ def move(after: Booking, *, seen: Booking) -> tuple[object, ...]:
 
 def opening(b: Booking) -> tuple[object, ...]:
     """A new booking as an `earmark_opening`."""
-    return (b.id, b.event_id, b.buyer, b.live, to_json(b.lines), b.total, b.currency, b.expires_at)
+    return (b.id, b.event_id, b.buyer, b.mode, to_json(b.lines), b.total, b.currency, b.expires_at)
 
 
 def taking(seen: SeatSeen, owner: BookingId) -> tuple[object, ...]:

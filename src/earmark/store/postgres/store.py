@@ -88,7 +88,7 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
         self._sql: Mapping[str, str] = sql_files.statements("postgres")
         self.webhooks = PostgresWebhooks(self)
         self.outbox = PostgresOutbox(self, webhooks=self.webhooks)
-        self.live = StoredFollowedEvents(self, read_some_seats=self._see)
+        self.followed_events = StoredFollowedEvents(self, read_some_seats=self._see)
         self.accounts = Accounts(StoredAccounts(self, retry_on=(asyncpg.UniqueViolationError,)))
         self.keys = Keys(StoredKeys(self))
         self.beats = PostgresBeats(self, clock=clock)

@@ -87,7 +87,7 @@ class PostgresTransaction(PaymentSteps):
         """Everything or, when the id is taken, nothing."""
         e = event
         window = (e.starts_at, e.sale_opens_at, e.sale_closes_at)
-        head = (e.id, e.name, e.currency, e.live, e.created_at)
+        head = (e.id, e.name, e.currency, e.mode, e.created_at)
         if not await self.fetch("insert_event", *head, *window, *rows.event_rules(e)):
             return False
         self.wrote = True

@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from earmark.domain.mode import Mode
 from earmark.errors import SetupError
 from earmark.store import sql_files
 from earmark.store.erase_buyer import Erasure, Obstacle, Unnamer, callers_of
@@ -104,7 +105,7 @@ def _write(connection: sqlite3.Connection, buyer: str, *, pseudonym: str, now: i
     if found:
         return Erasure(
             obstacles=tuple(
-                Obstacle(row["booking_id"], row["event_id"], bool(row["live"]), row["why"]) for row in found
+                Obstacle(row["booking_id"], row["event_id"], Mode(row["mode"]), row["why"]) for row in found
             )
         )
     bookings = connection.execute(sql["find_bookings"], known).fetchall()

@@ -1,4 +1,4 @@
-"""Bringing a SQLite file up to date, one process at a time."""
+"""Bring a SQLite file up to date, one process at a time, in one transaction."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from earmark.errors import SetupError, StoreUnavailable
-from earmark.store.migrations import Applied, Patience, pending, tell_newer
-from earmark.store.sealing import tell_sealed
+from earmark.store.migrations import Applied, LockPatience, pending, tell_newer
 from earmark.store.sqlite.connection import connect, file_of, is_busy, unavailable, use_wal
-from earmark.store.sqlite.sealing import seal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from earmark.store.migrations import Migration, Tell
-    from earmark.store.sealing import Codes
 
 logger = logging.getLogger("earmark.migrate")
 
@@ -29,11 +26,10 @@ CREATE TABLE IF NOT EXISTS earmark_migrations (
     name       text    NOT NULL,
     checksum   text    NOT NULL,
     applied_at text    NOT NULL DEFAULT CURRENT_TIMESTAMP,
-    -- The migration that code must have to run on this one; NULL where an Earmark applied it that did not say.
+    -- The migration that code must have to run on this one.
     oldest_code integer
 )
 """
-_ADD_OLDEST_CODE = "ALTER TABLE earmark_migrations ADD COLUMN oldest_code integer"
 _COLUMNS = "SELECT name FROM pragma_table_info('earmark_migrations')"
 
 
@@ -42,15 +38,11 @@ async def migrate(
     *,
     dry_run: bool = False,
     without: Collection[str] = (),
-    patience: Patience | None = None,
+    patience: LockPatience | None = None,
     tell: Tell = logger.warning,
-    codes: Codes | None = None,
 ) -> Sequence[Migration]:
-    """Apply what is pending, all of it or nothing; with `dry_run`, only say what that would be.
-
-    Then the codes of accounts that older releases kept in clear are sealed by `codes`, which know the key.
-    """
-    file, patience = file_of(url_or_path), patience or Patience()
+    """Apply what is pending, all of it or nothing; with `dry_run`, only say what that would be."""
+    file, patience = file_of(url_or_path), patience or LockPatience()
     if dry_run:
         return pending("sqlite", await asyncio.to_thread(_look, file), without=without)
     deadline = asyncio.get_running_loop().time() + patience.seconds_max
@@ -60,7 +52,6 @@ async def migrate(
         try:
             steps, applied = await asyncio.to_thread(_migrate, file, without=without, seconds=patience.lock_seconds)
             done += steps
-            sealed = await asyncio.to_thread(_seal, file, codes, tell, seconds=patience.lock_seconds)
             break
         except StoreUnavailable:
             pause = patience.pause(tries)
@@ -71,7 +62,6 @@ async def migrate(
         tries += 1
     if not done:
         tell_newer("sqlite", applied, tell)
-    tell_sealed(sealed, tell)
     return done
 
 
@@ -99,16 +89,6 @@ def _migrate(
         raise _translated(failure, file) from failure
 
 
-def _seal(file: Path, codes: Codes | None, tell: Tell, *, seconds: float) -> int:
-    """One try, a transaction for each batch: what is sealed stays so."""
-    try:
-        with closing(connect(file, mode="rw")) as connection:
-            connection.execute(f"PRAGMA busy_timeout = {max(1, round(seconds * 1000))}")
-            return seal(connection, codes, tell)
-    except sqlite3.DatabaseError as failure:
-        raise _translated(failure, file) from failure
-
-
 def _translated(failure: sqlite3.DatabaseError, file: Path) -> StoreUnavailable | SetupError:
     if is_busy(failure):
         return unavailable(failure)
@@ -123,8 +103,6 @@ def apply_pending(
     applied = read_applied(connection)
     steps = pending("sqlite", applied, without=without)
     connection.execute(_LEDGER)
-    if not _has_oldest_code(connection):
-        connection.execute(_ADD_OLDEST_CODE)
     for step in steps:
         for statement in _statements(step.sql):
             connection.execute(statement)
@@ -162,5 +140,5 @@ def read_applied(connection: sqlite3.Connection) -> dict[int, Applied]:
 
 
 def _has_oldest_code(connection: sqlite3.Connection) -> bool:
-    """Not before the first `migrate` of an Earmark that records it."""
+    """The first development versions had no such column; their databases are refused with a sentence."""
     return any(row["name"] == "oldest_code" for row in connection.execute(_COLUMNS))

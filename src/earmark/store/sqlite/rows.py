@@ -15,6 +15,7 @@ from earmark.domain.booking import Booking, Lines
 from earmark.domain.event import Event, OnDecline
 from earmark.domain.ids import BookingId, EntryId, SeatRef
 from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
+from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.domain.state_machine import State
@@ -85,7 +86,7 @@ def event(row: sqlite3.Row) -> Event:
         id=row["id"],
         name=row["name"],
         currency=row["currency"],
-        live=bool(row["live"]),
+        mode=Mode(row["mode"]),
         created_at=moment(row["created_at"]),
         starts_at=moment_or_none(row["starts_at"]),
         sale_opens_at=moment_or_none(row["sale_opens_at"]),
@@ -106,7 +107,7 @@ def booking(row: sqlite3.Row) -> Booking:
         id=BookingId(UUID(row["id"])),
         event_id=row["event_id"],
         buyer=row["buyer"],
-        live=bool(row["live"]),
+        mode=Mode(row["mode"]),
         state=State(row["state"]),
         lines=_lines.decode(row["lines"]),
         total=row["total"],
@@ -202,7 +203,7 @@ def idempotency_record(row: sqlite3.Row) -> tuple[IdempotencyKey, IdempotencyRec
 def event_columns(e: Event) -> tuple[Any, ...]:
     """The parameters of `insert_event`, in their order."""
     window = (to_moment_or_none(e.starts_at), to_moment_or_none(e.sale_opens_at), to_moment_or_none(e.sale_closes_at))
-    head = (e.id, e.name, e.currency, e.live, to_moment(e.created_at))
+    head = (e.id, e.name, e.currency, e.mode, to_moment(e.created_at))
     return (*head, *window, *_rules(e))
 
 
@@ -240,7 +241,7 @@ def opened_columns(b: Booking) -> tuple[Any, ...]:
         str(b.id),
         b.event_id,
         b.buyer,
-        b.live,
+        b.mode,
         b.state.value,
         to_json(b.lines),
         b.total,

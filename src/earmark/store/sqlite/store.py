@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EntryId, EventId, SeatId
     from earmark.domain.journal import Entry, IdempotencyKey
+    from earmark.domain.mode import Mode
     from earmark.engine.ports.store import Clock
     from earmark.store.sqlite.access import SqliteAccess
 
@@ -50,7 +51,7 @@ class SqliteStore(SqlitePaymentReads):
         self._sql = sql_files.statements("sqlite")
         self.webhooks = SqliteWebhooks(self)
         self.outbox = SqliteOutbox(self, webhooks=self.webhooks)
-        self.live = StoredFollowedEvents(self, read_some_seats=self._read_some_seats)
+        self.followed_events = StoredFollowedEvents(self, read_some_seats=self._read_some_seats)
         self.accounts = Accounts(StoredAccounts(self, digest=bytes.hex))
         self.keys = Keys(StoredKeys(self))
         self.beats = SqliteBeats(self)
@@ -96,9 +97,9 @@ class SqliteStore(SqlitePaymentReads):
         found = await self._read("read_events", rows.to_json([event_id]))
         return rows.event(found[0]) if found else None
 
-    async def list_events(self, *, live: bool, after: EventId | None, limit: int) -> list[Event]:
+    async def list_events(self, *, mode: Mode, after: EventId | None, limit: int) -> list[Event]:
         """A page of events, by id."""
-        return [rows.event(row) for row in await self._read("list_events", live, after or "", limit)]
+        return [rows.event(row) for row in await self._read("list_events", mode, after or "", limit)]
 
     async def read_map(self, event_id: EventId, *, seat_id: SeatId | None = None) -> SeatMap:
         """Seats and pools as one commit left them."""
@@ -135,7 +136,7 @@ class SqliteStore(SqlitePaymentReads):
             name = "list_bookings_of_event"
         found = await self._read(
             name,
-            wanted.live,
+            wanted.mode,
             str(wanted.after) if wanted.after else FIRST,
             wanted.buyer,
             wanted.event_id,

@@ -1,4 +1,4 @@
-"""A shop that sells for account payments on a real database, as this release and as an older one runs it."""
+"""A shop with accounts on a database that a test can read whole."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from earmark.domain.mode import Mode
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
-from earmark.payments.gateways.balance.account_codes import AccountCodes, make_code
+from earmark.payments.gateways.balance.account_codes import AccountCodes
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.uuids import Uuid7Ids
 from earmark.wiring import databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    import pytest
 
     from earmark.domain.account import Account
     from earmark.engine.ports.store import Store
@@ -29,19 +28,6 @@ OLDER = "591785b794601e212b260e25925636fd"
 CODES = AccountCodes([SECRET])
 PRICE = 4500
 SEATS = 20
-
-
-class OldGateway(BalanceGateway):
-    """The balance gateway of an older release: the code is the id of the account."""
-
-    refer: Any = None
-    """Without it, payments record the method as it was sent."""
-
-    def __init__(self, accounts: Any) -> None:
-        super().__init__(accounts, codes=CODES)
-
-    async def _find(self, code: str) -> str:
-        return code
 
 
 class Shop:
@@ -55,9 +41,9 @@ class Shop:
         self.event = event
         self._seats = iter(range(SEATS))
 
-    async def open(self, code: str, amount: int = 0, *, currency: str = "EUR", live: bool = True) -> Account:
+    async def open(self, code: str, amount: int = 0, *, currency: str = "EUR", mode: Mode = Mode.LIVE) -> Account:
         """Open an account with this code and balance."""
-        return await open_account(self.accounts, code, amount, currency=currency, live=live)
+        return await open_account(self.accounts, code, amount, currency=currency, mode=mode)
 
     async def create_event(self) -> None:
         """Create the event."""
@@ -72,29 +58,20 @@ class Shop:
 
 
 async def open_account(
-    accounts: Any, code: str, amount: int = 0, *, currency: str = "EUR", live: bool = True, codes: AccountCodes = CODES
+    accounts: Any,
+    code: str,
+    amount: int = 0,
+    *,
+    currency: str = "EUR",
+    mode: Mode = Mode.LIVE,
+    codes: AccountCodes = CODES,
 ) -> Account:
     """Open an account as `earmark accounts` does."""
     account_id = str(Uuid7Ids().entry_id())
-    account: Account = await accounts.open(account_id, digests=codes.digests(code), currency=currency, live=live)
+    account: Account = await accounts.open(account_id, digests=codes.digests(code), currency=currency, mode=mode)
     if amount:
         account = await accounts.credit(account.id, amount, entry_id=f"first-{account.id}")
     return account
-
-
-async def open_old_account(url: str, accounts: Any, code: str, amount: int) -> None:
-    """Open an account as an older release did: its id is the code, and it has no digest."""
-    await execute(url, *old_account(url, code))
-    await accounts.credit(code, amount, entry_id=make_code())
-
-
-def old_account(url: str, code: str) -> list[str]:
-    """The statements by which an older release opened an account."""
-    moment, live = ("now()", "true") if is_postgres(url) else ("1", "1")
-    account = f"INSERT INTO accounts (id, currency, live, created_at) VALUES ('{code}', 'EUR', {live}, {moment})"
-    columns = "account_id, number, kind, id, amount, aside, balance, set_aside, at"
-    entry = f"INSERT INTO account_entries ({columns}) VALUES ('{code}', 0, 'opened', '{code}', 0, 0, 0, 0, {moment})"
-    return [account, entry]
 
 
 def is_postgres(url: str) -> bool:
@@ -117,17 +94,11 @@ async def execute(url: str, *statements: str, keep: bool = True) -> None:
         await connection_.close()
 
 
-def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show codes unmasked, as an older release did."""
-    monkeypatch.setattr("earmark.domain.payment_method.mask_code", lambda code: code)
-
-
 @asynccontextmanager
-async def opened(url: str, gateway: type[BalanceGateway] | None = None, **options: Any) -> AsyncIterator[Shop]:
-    """A shop on this database; `gateway` is an older gateway class."""
+async def opened(url: str, **options: Any) -> AsyncIterator[Shop]:
+    """A shop on this database."""
     store: Any = await databases.open_store(url)
-    chosen = gateway(store.accounts) if gateway else BalanceGateway(store.accounts, codes=CODES)  # type: ignore[call-arg]
-    shop = Shop(store, chosen, **options)
+    shop = Shop(store, BalanceGateway(store.accounts, codes=CODES), **options)
     try:
         yield shop
     finally:

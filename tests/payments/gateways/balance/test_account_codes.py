@@ -13,6 +13,7 @@ from tests.sqlite_files import make_migrated
 
 from earmark import config, library
 from earmark.domain import payment_method
+from earmark.domain.mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.errors import IdempotencyMismatch, InvalidRequest, PaymentDeclined, SetupError
 from earmark.payments import driver
@@ -168,19 +169,6 @@ async def test_a_repeat_after_the_secret_was_changed_is_recognised(shop: Shop) -
         await library.Earmark(shop.engine, gateways={"balance": forgetful}).pay(booking, method=code, key=KEY)
 
 
-async def test_a_repeat_of_what_an_older_release_recorded_is_recognised(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An older release recorded the plain hash."""
-    code = make_code()
-    await shop.open(code, PRICE)
-    booking = await shop.hold()
-    with monkeypatch.context() as before:
-        before.setattr(shop.earmark.payment_service.gateways["balance"], "seal", lambda plain: (plain,))
-        first = await shop.earmark.pay(booking, method=code, key=KEY)
-    assert await shop.earmark.pay(booking, method=code, key=KEY) == first
-
-
 async def test_a_code_of_an_older_secret_still_pays(shop: Shop) -> None:
     """While the setting names that secret after the current one. The control: without it, the code finds no account."""
     code = make_code()
@@ -201,7 +189,7 @@ async def test_all_declines_of_accounts_have_the_same_content(shop: Shop, caplog
     unknown, poor, dollars, test = (make_code() for _ in range(4))
     await shop.open(poor, PRICE - 1)
     await shop.open(dollars, PRICE, currency="USD")
-    await shop.open(test, PRICE, live=False)
+    await shop.open(test, PRICE, mode=Mode.TEST)
     declines, reasons = set(), []
     for code in (unknown, poor, dollars, test):
         booking = await shop.hold()

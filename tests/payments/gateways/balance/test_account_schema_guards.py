@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from earmark.domain.account import Draw
+from earmark.domain.mode import Mode
 from earmark.store import postgres, sqlite
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
@@ -31,8 +32,8 @@ ENTRY = (
 )
 
 STRANGE = (
-    "INSERT INTO account_payments (id, account_id, currency, live, amount, automatic, created_at) "
-    f"SELECT '{UUID(int=9)}', id, 'USD', live, 1, live, created_at FROM accounts"
+    "INSERT INTO account_payments (id, account_id, currency, mode, amount, automatic, created_at) "
+    f"SELECT '{UUID(int=9)}', id, 'USD', mode, 1, mode = 'live', created_at FROM accounts"
 )
 
 
@@ -84,7 +85,7 @@ BREAKS = [
     Break("an account that is richer at birth", "account_begins_empty", ("INSERT INTO accounts {head} 5)",)),
     Break("another currency", "account_moves_by_an_entry", ("UPDATE accounts SET currency = 'USD'",)),
     Break("another code", "account_keeps_its_code", ("UPDATE accounts SET code_digest = 'x'",)),
-    Break("a code forgotten", "account_keeps_its_code", ("UPDATE accounts SET code_digest = NULL",)),
+    Break("a code emptied", "account_keeps_its_code", ("UPDATE accounts SET code_digest = ''",)),
     Break("an account forgotten", "account_stays", ("DELETE FROM accounts",)),
     Break("an entry rewritten", "account_entry_stays", ("UPDATE account_entries SET reason = 'x'",)),
     Break("an entry forgotten", "account_entry_stays", ("DELETE FROM account_entries",)),
@@ -102,16 +103,16 @@ RIGHT = [
     *posting("given_back", "y", 100, 0, TAKEN),
 ]
 """The control: correct statements, sent the same way, are accepted."""
-HEAD = "(id, currency, live, created_at, balance) VALUES ('new', 'EUR', {0}, {1},"
+HEAD = "(id, currency, mode, created_at, code_digest, balance) VALUES ('new', 'EUR', 'live', {0}, 'x',"
 
 
-def written(one: Break, *, live: str, now: str) -> list[str]:
-    return [statement.replace("{head}", HEAD.format(live, now)) for statement in one.statements]
+def written(one: Break, *, now: str) -> list[str]:
+    return [statement.replace("{head}", HEAD.format(now)) for statement in one.statements]
 
 
 async def fill(accounts: Accounts, clock: MovableClock) -> None:
     """Open an account with 500, of which 100 were taken and 100 are set aside."""
-    await accounts.open("gift", digests=[bytes(32)], currency="EUR", live=True)
+    await accounts.open("gift", digests=[bytes(32)], currency="EUR", mode=Mode.LIVE)
     await accounts.credit("gift", 500, entry_id="first")
     for payment_id, amount, automatic in ((WAITING, 100, False), (TAKEN, 100, True), (DECLINED, 9999, True)):
         await accounts.draw(
@@ -119,7 +120,7 @@ async def fill(accounts: Accounts, clock: MovableClock) -> None:
                 payment_id=payment_id,
                 account_id="gift",
                 currency="EUR",
-                live=True,
+                mode=Mode.LIVE,
                 amount=amount,
                 automatic=automatic,
                 created_at=clock.now(),
@@ -186,7 +187,7 @@ async def test_postgres_refuses(one: Break, postgres_url: str, clock: MovableClo
     async def breaking() -> None:
         connection: Any = await asyncpg.connect(postgres_url)
         try:
-            statements = "; ".join(written(one, live="true", now="now()"))
+            statements = "; ".join(written(one, now="now()"))
             # Sent together, they are one transaction.
             with pytest.raises(asyncpg.IntegrityConstraintViolationError) as refused:
                 await connection.execute(statements)
@@ -208,7 +209,7 @@ async def test_sqlite_refuses(one: Break, tmp_path: Path, clock: MovableClock) -
 
     async def breaking() -> None:
         with closing(connect(path, mode="rw")) as connection:
-            statements = "; ".join(["BEGIN IMMEDIATE", *written(one, live="1", now="1"), "COMMIT;"])
+            statements = "; ".join(["BEGIN IMMEDIATE", *written(one, now="1"), "COMMIT;"])
             with pytest.raises(sqlite3.IntegrityError) as refused:
                 connection.executescript(statements)
         assert one.guard in str(refused.value) or "FOREIGN KEY" in str(refused.value)

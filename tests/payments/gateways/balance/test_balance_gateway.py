@@ -17,6 +17,7 @@ from earmark import config
 from earmark.domain import account as law
 from earmark.domain.account import Draw, EntryKind
 from earmark.domain.ids import BookingId
+from earmark.domain.mode import Mode
 from earmark.domain.payment import PaymentState, Standing
 from earmark.domain.payment_method import NO_ACCOUNT
 from earmark.engine.accounts import Accounts
@@ -72,11 +73,11 @@ class AccountBank:
         self.account = str(ids.entry_id())
         self.code = make_code()
 
-    async def open(self, code: str | None = None, *, currency: str = "EUR", live: bool = True) -> Account:
+    async def open(self, code: str | None = None, *, currency: str = "EUR", mode: Mode = Mode.LIVE) -> Account:
         """Open an empty account with this code."""
         account_id = self.account if code is None else str(self.ids.entry_id())
         digests = CODES.digests(code or self.code)
-        return await self.accounts.open(account_id, digests=digests, currency=currency, live=live)
+        return await self.accounts.open(account_id, digests=digests, currency=currency, mode=mode)
 
     async def fill(self, amount: int, *, code: str | None = None, currency: str = "EUR") -> str:
         """Open an account with this balance; returns its code."""
@@ -175,7 +176,7 @@ async def test_a_decision_from_an_outdated_read_is_not_written(bank: AccountBank
         payment_id=bank.ids.payment_id(),
         account_id=bank.account,
         currency="EUR",
-        live=True,
+        mode=Mode.LIVE,
         amount=PRICE,
         automatic=False,
         created_at=bank.clock.now(),
@@ -230,7 +231,7 @@ async def test_concurrent_refunds_pay_no_more_than_was_taken(bank: AccountBank) 
 async def test_a_decline_for_a_wrong_account_is_final(bank: AccountBank) -> None:
     """Unknown, of the other mode or currency: the same order is declined again, even if the account exists by then."""
     test, usd = make_code(), make_code()
-    await bank.open(test, live=False)
+    await bank.open(test, mode=Mode.TEST)
     await bank.open(usd, currency="USD")
     orders = {
         "account_unknown": [bank.order(), bank.order(method=test)],
@@ -304,14 +305,14 @@ async def test_an_account_is_opened_once(bank: AccountBank) -> None:
     """A repeated code is the same account; another currency, mode or a wrong value is refused."""
     ids = [bank.account, *(str(bank.ids.entry_id()) for _ in range(4))]
     digests = CODES.digests(bank.code)
-    opening = [bank.accounts.open(one, digests=digests, currency="EUR", live=True) for one in ids]
+    opening = [bank.accounts.open(one, digests=digests, currency="EUR", mode=Mode.LIVE) for one in ids]
     opened = await asyncio.gather(*opening)
     [bank.account] = {account.id for account in opened}
-    for currency, live in (("USD", True), ("EUR", False), ("EURO", True)):
+    for currency, mode in (("USD", Mode.LIVE), ("EUR", Mode.TEST), ("EURO", Mode.LIVE)):
         with pytest.raises(InvalidRequest):
-            await bank.open(currency=currency, live=live)
+            await bank.open(currency=currency, mode=mode)
     with pytest.raises(InvalidRequest):
-        await bank.accounts.open(bank.account, digests=CODES.digests(make_code()), currency="EUR", live=True)
+        await bank.accounts.open(bank.account, digests=CODES.digests(make_code()), currency="EUR", mode=Mode.LIVE)
     with pytest.raises(InvalidRequest):
         await bank.accounts.credit("unknown", 1, entry_id="x")
     for amount, entry_id, reason in ((0, "x", None), (1, "", None), (1, "x\0", None), (1, "x", "\0")):
@@ -436,7 +437,7 @@ async def test_a_booking_is_paid_from_an_account_and_refunded(bank: AccountBank)
     driver = PaymentDriver(engine, {"balance": bank.gateway})
     shop = Earmark(engine)
     await shop.create("opera", name="An opera", currency="EUR", seats={"A1": PRICE, "A2": PRICE})
-    actor = Actor(name="test", live=True)
+    actor = Actor(name="test", mode=Mode.LIVE)
     ends = []
     for seat in ("A1", "A2"):
         held = BookingId(UUID((await shop.hold("opera", buyer="alice", seats=[seat])).id))
@@ -474,4 +475,4 @@ def test_the_gateway_is_available_when_it_is_switched_on(store: AnyStore) -> Non
     settings = config.read(environment | {"EARMARK_ACCOUNT_SECRET": SECRET})
     offered = gateways.open_gateways(settings, store.accounts)
     assert list(offered) == ["balance"]
-    assert offered["balance"].live
+    assert offered["balance"].mode is Mode.LIVE

@@ -13,6 +13,7 @@ from tests.sqlite_files import make_migrated
 
 from earmark.clock import MovableClock
 from earmark.domain.account import EntryKind
+from earmark.domain.mode import Mode
 from earmark.payments.gateways.balance.account_codes import AccountCodes, make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.payments.gateways.stripe.gateway import StripeGateway
@@ -169,7 +170,7 @@ class BalanceHarness:
 
     def __init__(self, accounts: Accounts, clock: MovableClock) -> None:
         self._codes = AccountCodes(["b1946ac92492d2347c6235b4d2611184"])
-        self.gateway: Gateway = BalanceGateway(accounts, codes=self._codes, live=False)
+        self.gateway: Gateway = BalanceGateway(accounts, codes=self._codes, mode=Mode.TEST)
         self.clock = clock
         self._accounts = accounts
         situations = (Situation.FINE, Situation.NO_FUNDS)
@@ -180,7 +181,7 @@ class BalanceHarness:
         """Open and fill the accounts."""
         for situation, account_id in self._ids.items():
             digests = self._codes.digests(self._methods[situation])
-            await self._accounts.open(account_id, digests=digests, currency="EUR", live=False)
+            await self._accounts.open(account_id, digests=digests, currency="EUR", mode=Mode.TEST)
         rich = self._ids[Situation.FINE]
         await self._accounts.credit(rich, 10**9, entry_id=rich)
 

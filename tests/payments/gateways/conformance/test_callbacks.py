@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.payments.gateways.conftest import supporting
 
+from earmark.domain.mode import Mode
 from earmark.engine.ports.gateway import CallbackRefused
 
 from .harness import PRICE, Group, authorised, captured, refund_of
@@ -42,7 +43,7 @@ async def test_a_callback_says_which_payment_it_is_about(harness: GatewayHarness
         assert callback.payment_id == order.payment_id
         assert callback.gateway_id == order.gateway_id
         assert (callback.amount, callback.currency) == (PRICE, "EUR")
-        assert callback.live is False
+        assert callback.mode is Mode.TEST
         assert callback.kind
 
 

@@ -19,6 +19,7 @@ from tests.payments.gateways.conformance.gateways_under_test import in_process
 from tests.payments.gateways.conformance.harness import order_in, refund_of
 
 from earmark.clock import MovableClock
+from earmark.domain.mode import Mode
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import (
     CallbackRefused,
@@ -327,11 +328,11 @@ def receive(gateway: StripeGateway, content: object) -> Callback:
 
 async def test_a_callback_of_the_other_mode_is_refused(gateway: StripeGateway) -> None:
     """A test key refuses live events, and a live key test events."""
-    assert receive(gateway, event()).live is False
+    assert receive(gateway, event()).mode is Mode.TEST
     with pytest.raises(CallbackRefused):
         receive(gateway, event(livemode=True))
     real = StripeGateway("rk_live_1", webhook_secret=SECRET)
-    assert receive(real, event(livemode=True)).live is True
+    assert receive(real, event(livemode=True)).mode is Mode.LIVE
     with pytest.raises(CallbackRefused):
         receive(real, event())
     await real.close()

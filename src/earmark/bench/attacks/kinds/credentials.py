@@ -12,6 +12,7 @@ from earmark.bench.attacks.attack import Attack, attack_load, repeated
 from earmark.bench.attacks.results import Bound
 from earmark.bench.processes import HOST
 from earmark.bench.raw_http import request
+from earmark.domain.mode import Mode
 
 if TYPE_CHECKING:
     from earmark.bench.attacks.attack import AttackLoad
@@ -47,7 +48,7 @@ class KeysInCookies(Attack):
         """Everything that a key may do, requested with a cookie."""
         event = await self.open_event(server)
         hold = await server.hold(event, bearer=server.shop_key)
-        buyer = await server.token("alice", live=False)
+        buyer = await server.token("alice", mode=Mode.TEST)
         sent = []
         for secret in (server.admin_key, server.shop_key, server.live_key, buyer):
             sent += [request("GET", "/v1/events", cookie=secret, headers=OTHER_SITE)]

@@ -11,6 +11,7 @@ from earmark.bench.attacks.results import Bound
 from earmark.bench.raw_http import request
 from earmark.config import Settings
 from earmark.domain.decline_limits import WINDOW_SECONDS
+from earmark.domain.mode import Mode
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ async def send_payment(
     return await server.send("POST", path, key=key or secrets.token_hex(8), json=body, **credential)
 
 
-async def count_payments(server: AttackedServer, booking: str, *, live: bool = False) -> int:
+async def count_payments(server: AttackedServer, booking: str, *, mode: Mode = Mode.TEST) -> int:
     """The payments that the server has opened for a booking."""
-    bearer = server.live_key if live else server.shop_key
+    bearer = server.live_key if mode else server.shop_key
     return len((await server.send("GET", f"/v1/bookings/{booking}/payments", bearer=bearer)).json()["payments"])
 
 
@@ -258,10 +259,10 @@ class GuessedAccountCodes(Attack):
             account, self.poor = await _open_account(server, currency="EUR")
             await server.run("accounts", "credit", account, "1")
             _, self.foreign = await _open_account(server, currency="USD")
-        event = await self.open_event(server, live=True)
+        event = await self.open_event(server, mode=Mode.LIVE)
         sent = []
         for _ in range(BUYERS):
-            token = await server.token(f"guesser-{secrets.token_hex(4)}", live=True)
+            token = await server.token(f"guesser-{secrets.token_hex(4)}", mode=Mode.LIVE)
             holds = [await server.hold(event, bearer=token, pools={"GA": 1}) for _ in range(HOLDS_EACH)]
             self.buyers.append(holds)
             sent.append(
@@ -280,7 +281,7 @@ class GuessedAccountCodes(Attack):
 
     async def judge(self, server: AttackedServer, answers: list[JobAnswers]) -> list[Bound]:  # noqa: ARG002
         """Few guesses, and no answer that tells an account that exists from one that does not."""
-        tried = [sum([await count_payments(server, hold, live=True) for hold in holds]) for holds in self.buyers]
+        tried = [sum([await count_payments(server, hold, mode=Mode.LIVE) for hold in holds]) for holds in self.buyers]
         codes = {"unknown": secrets.token_hex(16), "poor": self.poor, "other currency": self.foreign}
         problems = {
             what: await self._problem(server, code, headers=forwarded(number))
@@ -304,7 +305,7 @@ class GuessedAccountCodes(Attack):
 
     async def _problem(self, server: AttackedServer, code: str, *, headers: dict[str, str]) -> dict[str, Any]:
         """The problem that a new buyer at a new address gets for a code, without the fields about the hold."""
-        token = await server.token(f"guesser-{secrets.token_hex(4)}", live=True)
+        token = await server.token(f"guesser-{secrets.token_hex(4)}", mode=Mode.LIVE)
         hold = await server.hold(self.event, bearer=token, pools={"GA": 1})
         answer = await send_payment(server, hold, {"method": code}, bearer=token, headers=headers)
         if not answer.is_error:

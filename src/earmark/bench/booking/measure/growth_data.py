@@ -149,8 +149,8 @@ async def _chunks(rows: Iterator[str]) -> AsyncIterator[bytes]:
 
 
 def _events(past: PastBookings) -> CopyTable:
-    rows = (f"past-{event}\tA past event\tEUR\tf\t{BEGAN.isoformat()}\n" for event in range(past.events))
-    return CopyTable(name="events", columns="id name currency live created_at", rows=rows)
+    rows = (f"past-{event}\tA past event\tEUR\ttest\t{BEGAN.isoformat()}\n" for event in range(past.events))
+    return CopyTable(name="events", columns="id name currency mode created_at", rows=rows)
 
 
 def _seats(past: PastBookings) -> CopyTable:
@@ -174,12 +174,12 @@ def _bookings(past: PastBookings) -> CopyTable:
             else:
                 state, end = "expired", f"{NOTHING}\t{b.until}\t{NOTHING}"
             yield (
-                f"{b.id}\t{b.event}\tbuyer-{b.number}\tf\t{state}\t{b.lines}\t{total}\tEUR\t{b.began}\t{b.until}"
+                f"{b.id}\t{b.event}\tbuyer-{b.number}\ttest\t{state}\t{b.lines}\t{total}\tEUR\t{b.began}\t{b.until}"
                 f"\t{end}\t2\n"
             )
 
     columns = (
-        "id event_id buyer live state lines total currency created_at expires_at "
+        "id event_id buyer mode state lines total currency created_at expires_at "
         "confirmed_at ended_at payment_id version"
     )
     return CopyTable(name="bookings", columns=columns, rows=rows())
@@ -191,8 +191,8 @@ def _totals(past: PastBookings) -> CopyTable:
 
 
 def _payments(past: PastBookings) -> CopyTable:
-    rows = (f"past-{b.number}\t{b.id}\tf\n" for b in past.booked() if b.is_sale)
-    return CopyTable(name="outside_payments", columns="payment_id booking_id live", rows=rows)
+    rows = (f"past-{b.number}\t{b.id}\ttest\n" for b in past.booked() if b.is_sale)
+    return CopyTable(name="outside_payments", columns="payment_id booking_id mode", rows=rows)
 
 
 def _journal(past: PastBookings) -> CopyTable:

@@ -15,8 +15,9 @@ from earmark.bench.booking.strategies.earmark_engine import EarmarkStrategy
 from earmark.config import Settings
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId, SeatId
+from earmark.domain.mode import Mode
 from earmark.domain.seat import Seat
-from earmark.domain.state_machine import LIVE, State
+from earmark.domain.state_machine import ACTIVE_STATES, State
 from earmark.engine.commands import Actor, CreateEvent
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
@@ -78,9 +79,9 @@ async def open_event(engine: Engine, event_id: str, *, seats: int) -> None:
     """Create an event with seats S0, S1, … by the engine's own verb."""
     name = EventId(event_id)
     now = (await engine.store.read_map(name)).now
-    event = Event(id=name, name="A benchmark", currency="EUR", live=False, created_at=now)
+    event = Event(id=name, name="A benchmark", currency="EUR", mode=Mode.TEST, created_at=now)
     database = tuple(Seat(event_id=name, id=SeatId(f"S{number}"), price=PRICE) for number in range(seats))
-    actor = Actor(name="bench", live=False)
+    actor = Actor(name="bench", mode=Mode.TEST)
     await engine.create(CreateEvent(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=database))
 
 
@@ -88,27 +89,27 @@ async def count(store: Store, event_id: str, tally: ClientTally) -> CountedRows:
     """Count through the store's port, so that no SQL is needed."""
     bookings = [booking async for booking in _bookings(store, EventId(event_id))]
     sales = {booking.id for booking in bookings if booking.state is State.CONFIRMED}
-    live = {booking.id for booking in bookings if booking.state in LIVE}
-    owners = Counter(ref for booking in bookings if booking.state in LIVE for ref in booking.seat_refs)
+    active = {booking.id for booking in bookings if booking.state in ACTIVE_STATES}
+    owners = Counter(ref for booking in bookings if booking.state in ACTIVE_STATES for ref in booking.seat_refs)
     payments = Counter(booking.payment_id for booking in bookings if booking.payment_id)
     pointers = {seat.seat.id: seat.owner_id for seat in (await store.read_map(EventId(event_id))).seats}
     owned = Counter(owner for owner in pointers.values() if owner is not None)
-    incomplete = {b.id for b in bookings if b.id in live and owned[b.id] < len(b.seat_refs)}
+    incomplete = {b.id for b in bookings if b.id in active and owned[b.id] < len(b.seat_refs)}
     return CountedRows(
         confirmed=len(sales),
-        held=len(live) - len(sales),
+        held=len(active) - len(sales),
         seats=sum(owner in sales for owner in pointers.values()),
         oversold=sum(number - 1 for number in owners.values()),
         double_charged=sum(number > 1 for number in payments.values()),
         lost=sum(one not in sales or one in incomplete for one in tally.confirmed)
-        + sum(one not in live or one in incomplete for one in tally.held),
+        + sum(one not in active or one in incomplete for one in tally.held),
     )
 
 
 async def _bookings(store: Store, event_id: EventId) -> AsyncIterator[Booking]:
     after = None
     while True:
-        _, found = await store.list_bookings(BookingFilter(live=False, limit=PAGE, after=after, event_id=event_id))
+        _, found = await store.list_bookings(BookingFilter(mode=Mode.TEST, limit=PAGE, after=after, event_id=event_id))
         for booking in found:
             yield booking
         if len(found) < PAGE:

@@ -20,7 +20,7 @@ class RaceFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     claims_safe: bool
     double_sold: int
-    """Seats with more than one live booking."""
+    """Seats with more than one active booking."""
     buyers_max: int
     """How many buyers the worst of them was sold to."""
     sold: int

@@ -16,6 +16,7 @@ import msgspec
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
 from earmark.domain.journal_changes import WAS, was
+from earmark.domain.mode import Mode
 from earmark.domain.state_machine import State, Verb
 from earmark.uuids import uuid7
 
@@ -37,7 +38,7 @@ class EventRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of an event that decide a hold, and the time of the decision."""
 
     now: datetime
-    live: bool
+    mode: Mode
     currency: str
     per_buyer_max: int | None
     on_sale: bool
@@ -75,7 +76,7 @@ def held(
         id=BookingId(booking_id),
         event_id=EventId(want.event_id),
         buyer=Buyer(want.buyer),
-        live=sale.live,
+        mode=sale.mode,
         state=State.HELD,
         lines=lines,
         total=lines.total,
@@ -125,7 +126,7 @@ def opened_row(booking: Booking) -> tuple[object, ...]:
     """The arguments of `insert_booking`."""
     b = booking
     lines = _encode(b.lines).decode()
-    return (b.id, b.event_id, b.buyer, b.live, b.state.value, lines, b.total, b.currency, b.created_at, b.expires_at)
+    return (b.id, b.event_id, b.buyer, b.mode, b.state.value, lines, b.total, b.currency, b.created_at, b.expires_at)
 
 
 def hold_entry(booking: Booking, *, key: str, request_hash: bytes) -> tuple[object, ...]:

@@ -25,6 +25,7 @@ from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
 from earmark.config import Settings
 from earmark.domain.ids import BookingId, EntryId
 from earmark.domain.journal import IdempotencyKey
+from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, Confirm, Decided, Hold, KeyedRequest
 from earmark.errors import Refusal
 from earmark.wiring import runtime
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from earmark.engine.commands import Result
     from earmark.engine.engine import Engine
 
-ACTOR = Actor(name=booking_rows.CALLER, live=False)
+ACTOR = Actor(name=booking_rows.CALLER, mode=Mode.TEST)
 
 
 class _StoredId(msgspec.Struct):

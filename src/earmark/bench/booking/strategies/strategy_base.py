@@ -267,7 +267,7 @@ class StrategyDatabase:
                     if before.lines.pools:
                         await self.add_pools(connection, before, held=-1, sold=0)
                     await connection.execute(self.sql["insert_entry"], *booking_rows.expire_entry(before, after))
-                elif before.is_live:
+                elif before.is_active:
                     continue
                 await connection.execute(self.sql["clear_seats"], before.event_id, seats, before.id)
 
@@ -310,7 +310,7 @@ def judge_opening(row: Any, want: Want) -> EventRules:
         raise HoldRefused
     return booking_rows.EventRules(
         now=row["now"],
-        live=row["live"],
+        mode=row["mode"],
         currency=row["currency"],
         per_buyer_max=row["per_buyer_max"],
         on_sale=row["on_sale"],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from earmark.domain.account import VOIDED, Draw, EntryKind
+from earmark.domain.mode import Mode
 from earmark.domain.payment import Standing
 from earmark.domain.payment_method import BALANCE, NO_ACCOUNT, account_of, refer
 from earmark.engine.accounts import LIST_MAX
@@ -53,10 +54,10 @@ class BalanceGateway:
 
     name = BALANCE
 
-    def __init__(self, accounts: Accounts, *, codes: AccountCodes, live: bool = True) -> None:
+    def __init__(self, accounts: Accounts, *, codes: AccountCodes, mode: Mode = Mode.LIVE) -> None:
         self._accounts = accounts
         self._codes = codes
-        self.live = live
+        self.mode = mode
         self.seal = codes.seal
 
     async def refer(self, method: str) -> str:
@@ -100,7 +101,7 @@ class BalanceGateway:
         """The current standing of a payment of this mode."""
         with _translated():
             known = await self._accounts.find(order.payment_id)
-        return _report(known) if known and known.live == self.live else ABSENT
+        return _report(known) if known and known.mode == self.mode else ABSENT
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
         """The refund, if it was made. Refused refunds are not recorded: requested again, they are refused again."""
@@ -127,7 +128,7 @@ class BalanceGateway:
         after = UUID(int=0)
         while True:
             with _translated():
-                page = await self._accounts.draws(live=self.live, since=since, after=after, limit=LIST_MAX)
+                page = await self._accounts.draws(mode=self.mode, since=since, after=after, limit=LIST_MAX)
             for draw in page:
                 yield _record(draw)
             if len(page) < LIST_MAX:
@@ -148,7 +149,7 @@ class BalanceGateway:
             # A method that is not a reference is a code: an older release has recorded this payment.
             account_id=account_of(order.method) or await self._find(order.method),
             currency=order.currency,
-            live=self.live,
+            mode=self.mode,
             amount=order.amount,
             automatic=order.automatic,
             created_at=order.created_at,

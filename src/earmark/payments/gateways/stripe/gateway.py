@@ -91,14 +91,14 @@ class StripeGateway:
         if not webhook_secret.startswith("whsec_"):
             raise SetupError(problem="The signing secret of a Stripe webhook must begin with whsec_.")
         self._calls = StripeCalls(key, account=account, url=url, seconds_max=seconds_max, calls_max=calls_max)
-        self.live = self._calls.live
+        self.mode = self._calls.mode
         self._webhook_secret = webhook_secret
         self._account = account
         self._pages_max = pages_max
         self._clock = clock or SystemClock()
 
     def __repr__(self) -> str:
-        return f"StripeGateway(live={self.live}, account={self._account!r})"
+        return f"StripeGateway(mode={self.mode}, account={self._account!r})"
 
     async def authorise(self, order: Order) -> Report:
         """Create and confirm the intent in one call. A declined intent is cancelled, so that it stays declined."""
@@ -194,7 +194,7 @@ class StripeGateway:
             raise CallbackRefused(problem)
         if abs(self._clock.now().timestamp() - _signed_at(header)) > WINDOW_SECONDS:
             raise CallbackRefused(f"The callback was not signed within {WINDOW_SECONDS} seconds of now.")
-        return translation.callback_of(body, live=self.live, account=self._account)
+        return translation.callback_of(body, mode=self.mode, account=self._account)
 
     async def books(self, *, since: datetime) -> AsyncIterator[Record]:
         """Every payment of the account that was made since then, the newest first."""

@@ -20,6 +20,7 @@ import requests
 import stripe
 from requests.adapters import HTTPAdapter
 
+from earmark.domain.mode import Mode
 from earmark.engine.ports.gateway import GatewayDenied, GatewayRefused, GatewaySilent
 from earmark.errors import SetupError
 from earmark.payments.gateways.stripe.translation import StripeIntent, StripePaymentError, StripeRefund
@@ -86,7 +87,7 @@ class StripeCalls:
         found = _KEY.fullmatch(key)
         if found is None:
             raise SetupError(problem="A secret key of Stripe must begin with sk_test_, sk_live_, rk_test_ or rk_live_.")
-        self.live = found[1] == "live"
+        self.mode = Mode(found[1])
         self._key = key
         self._seconds_max = seconds_max
         self._threads = ThreadPoolExecutor(max_workers=calls_max, thread_name_prefix="earmark-stripe")
@@ -102,7 +103,7 @@ class StripeCalls:
         self._refunds = client.v1.refunds
 
     def __repr__(self) -> str:
-        return f"StripeCalls(live={self.live})"
+        return f"StripeCalls(mode={self.mode})"
 
     async def create(self, params: PaymentIntentCreateParams, *, key: str) -> tuple[StripeIntent, bool]:
         """Create an intent. Also returns whether the answer is a repeated one, which may be out of date."""

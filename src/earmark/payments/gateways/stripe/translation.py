@@ -20,6 +20,7 @@ from uuid import UUID
 
 import msgspec
 
+from earmark.domain.mode import Mode
 from earmark.domain.money import EXPONENTS
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import (
@@ -219,13 +220,13 @@ def refund_record_of(refund: StripeRefund) -> RefundRecord:
     )
 
 
-def callback_of(body: bytes, *, live: bool, account: str | None) -> Callback:
+def callback_of(body: bytes, *, mode: Mode, account: str | None) -> Callback:
     """Read a callback whose signature was verified before."""
     try:
         event = msgspec.json.decode(body, type=StripeEvent)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise CallbackRefused("The body is not an event of Stripe.") from None
-    if event.livemode is not live:
+    if event.livemode is not (mode is Mode.LIVE):
         raise CallbackRefused("The event is of test mode and the key of live mode, or the reverse.")
     if event.account != account:
         raise CallbackRefused("The event is of another Stripe account.")
@@ -236,7 +237,7 @@ def callback_of(body: bytes, *, live: bool, account: str | None) -> Callback:
     return Callback(
         id=event.id,
         kind=event.type,
-        live=event.livemode,
+        mode=Mode.LIVE if event.livemode else Mode.TEST,
         payment_id=_uuid(metadata.get(PAYMENT_ID)),
         booking_id=_uuid(metadata.get(BOOKING_ID)),
         gateway_id=_text(about.get("id" if about.get("object") == "payment_intent" else "payment_intent")),

@@ -2,11 +2,11 @@
 
 -- name: lock_account
 -- By key alone. A transaction that waited here sees the account as the one before left it.
-SELECT id, currency, live, created_at, number, balance, set_aside FROM accounts WHERE id = $1 FOR UPDATE;
+SELECT id, currency, mode, created_at, number, balance, set_aside FROM accounts WHERE id = $1 FOR UPDATE;
 
 -- name: read_account
 -- For showing only.
-SELECT id, currency, live, created_at, number, balance, set_aside FROM accounts WHERE id = $1;
+SELECT id, currency, mode, created_at, number, balance, set_aside FROM accounts WHERE id = $1;
 
 -- name: find_code
 -- By what a code may be kept as: under the secret in use, or under an older one.
@@ -14,7 +14,7 @@ SELECT id FROM accounts WHERE code_digest = ANY ($1::bytea[]) ORDER BY array_pos
 
 -- name: open_account
 -- No row back means that there is one of this id, or one that this code opens.
-INSERT INTO accounts (id, currency, live, created_at, code_digest) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO accounts (id, currency, mode, created_at, code_digest) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
@@ -40,14 +40,14 @@ SELECT account_id, number, kind, id, amount, aside, balance, set_aside, at, paym
 
 -- name: insert_draw
 -- The draw that was requested, before anything is drawn. No row back means that it was requested before.
-INSERT INTO account_payments (id, account_id, currency, live, amount, automatic, created_at, code)
+INSERT INTO account_payments (id, account_id, currency, mode, amount, automatic, created_at, code)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: find_draw
 -- A payment with what its entries say.
-SELECT p.id AS payment_id, p.account_id, p.currency, p.live, p.amount, p.automatic, p.created_at, p.code,
+SELECT p.id AS payment_id, p.account_id, p.currency, p.mode, p.amount, p.automatic, p.created_at, p.code,
        coalesce(sum(e.aside) FILTER (WHERE e.kind = 'set_aside'), 0)::bigint AS set_aside,
        coalesce(-sum(e.aside) FILTER (WHERE e.kind = 'let_go'), 0)::bigint AS let_go,
        coalesce(-sum(e.amount) FILTER (WHERE e.kind = 'taken'), 0)::bigint AS taken,
@@ -57,10 +57,10 @@ SELECT p.id AS payment_id, p.account_id, p.currency, p.live, p.amount, p.automat
 
 -- name: list_draws
 -- The draws, by age. `LATERAL`, so that the limit is met before any entry is counted.
-SELECT p.id AS payment_id, p.account_id, p.currency, p.live, p.amount, p.automatic, p.created_at, p.code,
+SELECT p.id AS payment_id, p.account_id, p.currency, p.mode, p.amount, p.automatic, p.created_at, p.code,
        e.set_aside, e.let_go, e.taken, e.given_back
   FROM (SELECT * FROM account_payments
-         WHERE (created_at, id) > ($2::timestamptz, $3::uuid) AND live = $1 ORDER BY created_at, id LIMIT $4) AS p
+         WHERE (created_at, id) > ($2::timestamptz, $3::uuid) AND mode = $1 ORDER BY created_at, id LIMIT $4) AS p
  CROSS JOIN LATERAL (
         SELECT coalesce(sum(aside) FILTER (WHERE kind = 'set_aside'), 0)::bigint AS set_aside,
                coalesce(-sum(aside) FILTER (WHERE kind = 'let_go'), 0)::bigint AS let_go,

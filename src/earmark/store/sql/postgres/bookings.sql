@@ -22,7 +22,7 @@ SELECT j.caller, j.key, j.request_hash, j.answer_status, j.answer_body,
 
 -- name: read_events
 -- The rules a claim is judged by.
-SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
+SELECT id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
        version, on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed
   FROM events WHERE id = ANY ($1::text[]) LIMIT 1000;
 
@@ -36,7 +36,7 @@ SELECT r.n::integer AS n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.
 
 -- name: insert_event
 -- No row back means the id is taken.
-INSERT INTO events (id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at,
+INSERT INTO events (id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at,
                     hold_ttl_seconds, per_buyer_max, on_decline, refund_until_seconds, refund_fee_percent,
                     refund_fee_fixed, version)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 1)
@@ -59,19 +59,19 @@ SELECT $1, p.id, p.capacity, p.price, p.position
 
 -- name: lock_event
 -- Operators change an event one after the other.
-SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
+SELECT id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
        version, on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed
   FROM events WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: lock_bookings
 -- By key alone and in key order; the verb judges the rows, never this statement.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: lock_due
 -- The guard stands in the query that locks: a subselect would flip a booking that was confirmed meanwhile.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
  WHERE state = 'held' AND expires_at <= $1
@@ -80,7 +80,7 @@ SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, exp
 -- name: lock_due_behind
 -- The same behind the first so many, which are not locked: rows that OFFSET passes over in a locking query are. The guard
 -- stands in the locking query again, for what the subselect saw may have moved.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
  WHERE id = ANY (ARRAY (SELECT due.id FROM bookings due WHERE due.state = 'held' AND due.expires_at <= $1
@@ -90,7 +90,7 @@ SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, exp
 
 -- name: lock_due_of_buyer
 -- Before a hold is refused for the buyer's limit: what has lapsed does not count.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
  WHERE state = 'held' AND expires_at <= $1 AND event_id = $3 AND buyer = $4
@@ -98,7 +98,7 @@ SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, exp
 
 -- name: lock_due_of_pool
 -- Before a hold is refused for the pool: what has lapsed is free.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
  WHERE state = 'held' AND expires_at <= $1 AND event_id = $3
@@ -146,12 +146,12 @@ SELECT ARRAY (SELECT b.id FROM bookings b WHERE b.id = ANY ($1::uuid[])
 
 -- name: take_payments
 -- One outside payment, one booking, in each mode: a reference that does not come back was taken before.
-INSERT INTO outside_payments (payment_id, live, booking_id)
-SELECT p.payment_id, p.live, p.booking_id
-  FROM unnest($1::text[], $2::boolean[], $3::uuid[]) AS p (payment_id, live, booking_id)
- ORDER BY p.payment_id, p.live
+INSERT INTO outside_payments (payment_id, mode, booking_id)
+SELECT p.payment_id, p.mode, p.booking_id
+  FROM unnest($1::text[], $2::text[], $3::uuid[]) AS p (payment_id, mode, booking_id)
+ ORDER BY p.payment_id, p.mode
 ON CONFLICT DO NOTHING
-RETURNING payment_id, live;
+RETURNING payment_id, mode;
 
 -- name: make_totals
 -- First holds have no total to lock yet. Sorted, and what is there is locked on the way (a conflict locks, and changes
@@ -215,11 +215,11 @@ UPDATE pools p SET held = p.held + d.held, sold = p.sold + d.sold
 
 -- name: insert_bookings
 -- New holds.
-INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, version)
-SELECT b.id, b.event_id, b.buyer, b.live, b.state, b.lines::jsonb, b.total, b.currency, b.created_at, b.expires_at, 1
-  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::text[], $7::bigint[], $8::text[],
+INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, version)
+SELECT b.id, b.event_id, b.buyer, b.mode, b.state, b.lines::jsonb, b.total, b.currency, b.created_at, b.expires_at, 1
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[],
               $9::timestamptz[], $10::timestamptz[])
-       AS b (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at);
+       AS b (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at);
 
 -- name: point_seats
 -- Seats that were compared and locked now belong to their new booking.
@@ -313,9 +313,9 @@ SELECT k.n::integer AS n
 
 -- name: list_events
 -- A page of events, by id.
-SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
+SELECT id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
        version, on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed
-  FROM events WHERE live = $1 AND id > $2 ORDER BY id LIMIT $3;
+  FROM events WHERE mode = $1 AND id > $2 ORDER BY id LIMIT $3;
 
 -- name: read_map
 -- The seats of an event with their owners, in the order in which they were laid out.
@@ -350,35 +350,35 @@ SELECT expires_at FROM bookings
 
 -- name: read_booking
 -- One booking and the moment at which it was read, in one statement: a later moment would judge it by what it was.
-SELECT b.id, b.event_id, b.buyer, b.live, b.state, b.lines, b.total, b.currency, b.created_at, b.expires_at,
+SELECT b.id, b.event_id, b.buyer, b.mode, b.state, b.lines, b.total, b.currency, b.created_at, b.expires_at,
        b.paying_until, b.confirmed_at, b.ended_at, b.payment_id, b.payment_method, b.version, m.now
   FROM (SELECT statement_timestamp() + $2::interval AS now) AS m LEFT JOIN bookings b ON b.id = $1;
 
 -- name: list_bookings
 -- A page of all bookings, oldest first. A hold whose time is over is listed as expired, swept or not.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
- WHERE live = $1 AND id > $2
+ WHERE mode = $1 AND id > $2
    AND ($3::text IS NULL OR (CASE WHEN state = 'held' AND expires_at <= $4 THEN 'expired' ELSE state END) = $3)
  ORDER BY id LIMIT $5;
 
 -- name: list_bookings_of_event
 -- As above, for one event: a statement of its own, so that the generic plan can use the index.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
- WHERE live = $1 AND id > $2
+ WHERE mode = $1 AND id > $2
    AND ($3::text IS NULL OR (CASE WHEN state = 'held' AND expires_at <= $4 THEN 'expired' ELSE state END) = $3)
    AND event_id = $6
  ORDER BY id LIMIT $5;
 
 -- name: list_bookings_of_buyer
 -- As above, for one buyer, at one event or at all.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
- WHERE live = $1 AND id > $2
+ WHERE mode = $1 AND id > $2
    AND ($3::text IS NULL OR (CASE WHEN state = 'held' AND expires_at <= $4 THEN 'expired' ELSE state END) = $3)
    AND buyer = $6 AND ($7::text IS NULL OR event_id = $7)
  ORDER BY id LIMIT $5;
@@ -400,7 +400,7 @@ SELECT statement_timestamp() + $1::interval AS now,
                 FROM unnest($2::text[], $3::text[]) AS k (caller, key)
                CROSS JOIN LATERAL (SELECT * FROM journal
                                     WHERE caller = k.caller AND key = k.key AND key IS NOT NULL OFFSET 0) AS j) AS memories,
-       ARRAY (SELECT (id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds,
+       ARRAY (SELECT (id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds,
                       per_buyer_max, version)::earmark_event FROM events WHERE id = ANY ($4::text[])) AS events,
        ARRAY (SELECT (r.n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.expires_at, b.buyer,
                       s.row_name, s.number, s.section, s.category)::earmark_seat_named
@@ -416,14 +416,14 @@ SELECT statement_timestamp() + $1::interval AS now,
                 FROM unnest($2::text[], $3::text[]) AS k (caller, key)
                CROSS JOIN LATERAL (SELECT * FROM journal
                                     WHERE caller = k.caller AND key = k.key AND key IS NOT NULL OFFSET 0) AS j) AS memories,
-       ARRAY (SELECT (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until,
+       ARRAY (SELECT (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until,
                       confirmed_at, ended_at, payment_id, payment_method, version)::earmark_booking
                 FROM bookings WHERE id = ANY ($4::uuid[])) AS bookings,
        current_setting('synchronous_standby_names') <> '' AS replicated;
 
 -- name: see_bookings
 -- Owners whose hold seems to have run out, unlocked: the write compares their versions.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings WHERE id = ANY ($1::uuid[]);
 
@@ -467,7 +467,7 @@ WITH fit AS MATERIALIZED (
        AND s.booking_id IS NULL AND s.fence = w.fence AND s.price = w.price AND NOT s.blocked
     RETURNING 1
 ), opened AS (
-    INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, version)
+    INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, version)
     SELECT $11::uuid, fit.id, $5, $6, 'held', $7, $8, $9, $1, $10, 1 FROM fit
 ), told AS (
     INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts,

@@ -9,7 +9,7 @@ SELECT what, changed FROM earmark_erase_buyer($1, $2, statement_timestamp() + $3
 
 -- name: find_obstacles
 -- Why it changed nothing.
-SELECT booking_id, event_id, live, why FROM earmark_erasure_obstacles($1, statement_timestamp() + $2::interval) LIMIT 1000;
+SELECT booking_id, event_id, mode, why FROM earmark_erasure_obstacles($1, statement_timestamp() + $2::interval) LIMIT 1000;
 
 -- name: has_bookings
 -- Whether a request that ran meanwhile has made a booking of this buyer.

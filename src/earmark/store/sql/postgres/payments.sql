@@ -8,7 +8,7 @@ RETURNING id;
 
 -- name: lock_payments
 -- By key alone and in key order, after the bookings.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
   FROM payments WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE;
@@ -25,17 +25,17 @@ ON CONFLICT (caller, key) DO UPDATE
 
 -- name: lock_payer
 -- A row that is there is locked; one that is not is made, so that there is something to lock.
-INSERT INTO payers (live, buyer, tries) VALUES ($1, $2, '{}')
-ON CONFLICT (live, buyer) DO UPDATE SET buyer = excluded.buyer
+INSERT INTO payers (mode, buyer, tries) VALUES ($1, $2, '{}')
+ON CONFLICT (mode, buyer) DO UPDATE SET buyer = excluded.buyer
 RETURNING tries;
 
 -- name: write_payer
 -- The payer was locked before.
-UPDATE payers SET tries = $3::jsonb, tried_at = $4 WHERE live = $1 AND buyer = $2;
+UPDATE payers SET tries = $3::jsonb, tried_at = $4 WHERE mode = $1 AND buyer = $2;
 
 -- name: read_tries
 -- All payments of a booking, the newest first, and some others, as they are: only whether they were declined is asked.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
   FROM payments WHERE booking_id = $1 OR id = ANY ($2::uuid[])
@@ -48,7 +48,7 @@ SELECT id, payment_id, booking_id, amount, created_at, reason, state, gateway_id
 
 -- name: insert_payment
 -- Before its gateway is called.
-INSERT INTO payments ( id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at,
+INSERT INTO payments ( id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at,
                       state, gateway_id, captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at,
                       tries, version, processed_at)
 VALUES ( $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24);
@@ -76,14 +76,14 @@ UPDATE seats s SET booking_id = p.booking_id, fence = s.fence + 1
 
 -- name: read_payment
 -- One payment.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
   FROM payments WHERE id = $1;
 
 -- name: list_payments
 -- All that were opened for a booking, oldest first.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
   FROM payments WHERE booking_id = $1 ORDER BY created_at, id LIMIT 1000;
@@ -110,16 +110,16 @@ SELECT min(due_at) AS due_at FROM payments WHERE due_at IS NOT NULL AND ($1::tex
 
 -- name: list_attention
 -- Payments with which no worker goes on: an operator decides.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
-  FROM payments WHERE state = 'needs_attention' AND ($2::boolean IS NULL OR live = $2)
+  FROM payments WHERE state = 'needs_attention' AND ($2::text IS NULL OR mode = $2)
  ORDER BY created_at, id LIMIT $1;
 
 -- name: count_attention
 -- For an alarm: how many need an operator, by gateway, counted up to a limit.
 SELECT gateway, count(*) AS payments
-  FROM (SELECT gateway FROM payments WHERE state = 'needs_attention' AND ($2::boolean IS NULL OR live = $2) LIMIT $1) AS flagged
+  FROM (SELECT gateway FROM payments WHERE state = 'needs_attention' AND ($2::text IS NULL OR mode = $2) LIMIT $1) AS flagged
  GROUP BY gateway;
 
 -- name: count_open
@@ -128,12 +128,12 @@ SELECT count(*) AS open, min(since) AS open_since
   FROM (SELECT coalesce((SELECT min(r.created_at) FROM refunds r WHERE r.payment_id = p.id AND r.state = 'pending'),
                         CASE WHEN p.captured = 0 AND p.state NOT IN ('failed', 'voided') THEN p.created_at END) AS since
           FROM (SELECT id, captured, state, created_at FROM payments
-                 WHERE due_at IS NOT NULL AND ($2::boolean IS NULL OR live = $2) ORDER BY due_at LIMIT $1) AS p) AS due
+                 WHERE due_at IS NOT NULL AND ($2::text IS NULL OR mode = $2) ORDER BY due_at LIMIT $1) AS p) AS due
  WHERE since IS NOT NULL;
 
 -- name: page_payments
 -- The payments at a gateway, page by page along the primary key, to compare with its own list.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
   FROM payments WHERE gateway = $1 AND created_at >= $2 AND id > $3 ORDER BY id LIMIT $4;

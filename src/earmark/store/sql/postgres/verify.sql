@@ -1,15 +1,15 @@
 -- Each query names a promise and a rule, and returns the rows that break it. No row is right.
 
--- name: seat_of_one_live_booking
--- P1: no two live bookings list the same seat
+-- name: seat_of_one_active_booking
+-- P1: no two active bookings list the same seat
 SELECT format('seat %s of %s: bookings %s', seat, event_id, string_agg(id::text, ', ' ORDER BY id)) AS row
   FROM (SELECT b.event_id, b.id, line ->> 'id' AS seat
           FROM bookings b, jsonb_array_elements(b.lines -> 'seats') line
          WHERE b.state IN ('held', 'paying', 'confirmed')) AS claims
  GROUP BY event_id, seat HAVING count(*) > 1 LIMIT $1;
 
--- name: live_booking_owns_its_seats
--- P1: every seat of a live booking points to it
+-- name: active_booking_owns_its_seats
+-- P1: every seat of an active booking points to it
 SELECT format('booking %s is %s and lists seat %s, which points to %s', b.id, b.state, line ->> 'id',
               coalesce(s.booking_id::text, 'no booking')) AS row
   FROM bookings b CROSS JOIN jsonb_array_elements(b.lines -> 'seats') line
@@ -25,7 +25,7 @@ SELECT format('seat %s of %s points to booking %s, which does not list it', s.id
  LIMIT $1;
 
 -- name: blocked_seat_is_nobodys
--- P1: a blocked seat has no live owner
+-- P1: a blocked seat has no active owner
 SELECT format('seat %s of %s is blocked and belongs to booking %s', s.id, s.event_id, s.booking_id) AS row
   FROM seats s JOIN bookings b ON b.id = s.booking_id
  WHERE s.blocked AND b.state IN ('held', 'paying', 'confirmed') LIMIT $1;
@@ -36,7 +36,7 @@ SELECT format('pool %s of %s: capacity %s, held %s, sold %s', id, event_id, capa
   FROM pools WHERE held < 0 OR sold < 0 OR held + sold > capacity LIMIT $1;
 
 -- name: pool_counts_its_bookings
--- P1: a pool's counts are the sum of its live bookings
+-- P1: a pool's counts are the sum of its active bookings
 SELECT format('pool %s of %s: held %s and sold %s, but its bookings say %s and %s', p.id, p.event_id, p.held, p.sold,
               coalesce(c.held, 0), coalesce(c.sold, 0)) AS row
   FROM pools p
@@ -49,7 +49,7 @@ SELECT format('pool %s of %s: held %s and sold %s, but its bookings say %s and %
  WHERE (p.held, p.sold) IS DISTINCT FROM (coalesce(c.held, 0), coalesce(c.sold, 0)) LIMIT $1;
 
 -- name: total_counts_its_bookings
--- P1: a buyer's total is the sum of the buyer's live bookings
+-- P1: a buyer's total is the sum of the buyer's active bookings
 SELECT format('buyer %s at %s: total %s, but the bookings say %s', coalesce(t.buyer, c.buyer),
               coalesce(t.event_id, c.event_id), coalesce(t.units, 0), coalesce(c.units, 0)) AS row
   FROM buyer_totals t
@@ -103,14 +103,14 @@ SELECT format('payment %s belongs to booking %s, which is not there', p.payment_
 -- P3: a payment that was taken elsewhere is of the mode of the booking that it confirmed
 SELECT format('payment %s and booking %s are of different modes', p.payment_id, p.booking_id) AS row
   FROM outside_payments p JOIN bookings b ON b.id = p.booking_id
- WHERE p.live IS DISTINCT FROM b.live LIMIT $1;
+ WHERE p.mode IS DISTINCT FROM b.mode LIMIT $1;
 
 -- name: gateway_payment_of_its_booking
 -- P3: a payment is of a booking that is there, in its event, mode and currency
 SELECT format('payment %s and booking %s do not agree', p.id, p.booking_id) AS row
   FROM payments p
  WHERE NOT EXISTS (SELECT 1 FROM bookings b
-                    WHERE b.id = p.booking_id AND b.event_id = p.event_id AND b.live = p.live AND b.currency = p.currency)
+                    WHERE b.id = p.booking_id AND b.event_id = p.event_id AND b.mode = p.mode AND b.currency = p.currency)
  LIMIT $1;
 
 -- name: payment_amounts_in_order

@@ -4,7 +4,7 @@
 -- The second statement of a relay that has numbered something: the webhooks that want these events. A test webhook gets test
 -- events. Locked against removal until the deliveries are written, and against nothing else.
 SELECT w.id AS webhook_id, e.id AS event_id, w.types
-  FROM webhooks w JOIN events e ON e.live = w.live AND (w.event_id IS NULL OR w.event_id = e.id)
+  FROM webhooks w JOIN events e ON e.mode = w.mode AND (w.event_id IS NULL OR w.event_id = e.id)
  WHERE w.disabled_at IS NULL AND e.id = ANY ($1::text[])
    FOR KEY SHARE OF w;
 
@@ -19,9 +19,9 @@ ON CONFLICT DO NOTHING;
 
 -- name: make_webhook
 -- No row back means that there are as many of its kind as there may be. Two requests at once may make one too many, which does no harm.
-INSERT INTO webhooks (id, live, url, types, event_id, description, secret, created_at)
+INSERT INTO webhooks (id, mode, url, types, event_id, description, secret, created_at)
 SELECT $1::uuid, $2::boolean, $3, $4::text[], $5, $6, $7, $8::timestamptz
- WHERE (SELECT count(*) FROM webhooks WHERE live = $2) < $9::bigint
+ WHERE (SELECT count(*) FROM webhooks WHERE mode = $2) < $9::bigint
 RETURNING id;
 
 -- name: keep_deed
@@ -42,15 +42,15 @@ DELETE FROM webhook_keys k USING old
 
 -- name: read_webhooks
 -- By key.
-SELECT id, live, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,
+SELECT id, mode, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,
        disabled_because, failing_since, resting_until, version
   FROM webhooks WHERE id = ANY ($1::uuid[]);
 
 -- name: page_webhooks
 -- By id, which is by age.
-SELECT id, live, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,
+SELECT id, mode, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,
        disabled_because, failing_since, resting_until, version
-  FROM webhooks WHERE live = $1 AND id > $2 ORDER BY id LIMIT $3;
+  FROM webhooks WHERE mode = $1 AND id > $2 ORDER BY id LIMIT $3;
 
 -- name: count_waiting
 -- For metrics and the console: which webhooks have deliveries waiting, counted up to a limit.
@@ -59,7 +59,7 @@ SELECT q.webhook_id, q.pending, q.due_at
                (SELECT count(*) FROM (SELECT 1 FROM deliveries d
                                        WHERE d.webhook_id = w.id AND d.state = 'pending' LIMIT $2) AS few) AS pending,
                (SELECT min(d.due_at) FROM deliveries d WHERE d.webhook_id = w.id AND d.state = 'pending') AS due_at
-          FROM webhooks w WHERE w.live = $1) AS q
+          FROM webhooks w WHERE w.mode = $1) AS q
  WHERE q.pending > 0 ORDER BY q.webhook_id;
 
 -- name: save_webhook

@@ -2,11 +2,11 @@
 
 -- name: lock_account
 -- By key.
-SELECT id, currency, live, created_at, number, balance, set_aside FROM accounts WHERE id = ?1;
+SELECT id, currency, mode, created_at, number, balance, set_aside FROM accounts WHERE id = ?1;
 
 -- name: read_account
 -- For showing only.
-SELECT id, currency, live, created_at, number, balance, set_aside FROM accounts WHERE id = ?1;
+SELECT id, currency, mode, created_at, number, balance, set_aside FROM accounts WHERE id = ?1;
 
 -- name: find_code
 -- By what a code may be kept as: under the secret in use, or under an older one.
@@ -14,7 +14,7 @@ SELECT a.id FROM json_each(?1) AS d JOIN accounts a ON a.code_digest = d.value O
 
 -- name: open_account
 -- No row changed means that there is one of this id, or one that this code opens.
-INSERT INTO accounts (id, currency, live, created_at, code_digest) VALUES (?, ?, ?, ?, ?)
+INSERT INTO accounts (id, currency, mode, created_at, code_digest) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: change_account
@@ -39,13 +39,13 @@ SELECT account_id, number, kind, id, amount, aside, balance, set_aside, at, paym
 
 -- name: insert_draw
 -- The draw that was requested, before anything is drawn. No row changed means that it was requested before.
-INSERT INTO account_payments (id, account_id, currency, live, amount, automatic, created_at, code)
+INSERT INTO account_payments (id, account_id, currency, mode, amount, automatic, created_at, code)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: find_draw
 -- A payment with what its entries say.
-SELECT p.id AS payment_id, p.account_id, p.currency, p.live, p.amount, p.automatic, p.created_at, p.code,
+SELECT p.id AS payment_id, p.account_id, p.currency, p.mode, p.amount, p.automatic, p.created_at, p.code,
        coalesce(sum(e.aside) FILTER (WHERE e.kind = 'set_aside'), 0) AS set_aside,
        coalesce(-sum(e.aside) FILTER (WHERE e.kind = 'let_go'), 0) AS let_go,
        coalesce(-sum(e.amount) FILTER (WHERE e.kind = 'taken'), 0) AS taken,
@@ -55,12 +55,12 @@ SELECT p.id AS payment_id, p.account_id, p.currency, p.live, p.amount, p.automat
 
 -- name: list_draws
 -- The draws, by age: the limit is met before any entry is counted.
-SELECT p.id AS payment_id, p.account_id, p.currency, p.live, p.amount, p.automatic, p.created_at, p.code,
+SELECT p.id AS payment_id, p.account_id, p.currency, p.mode, p.amount, p.automatic, p.created_at, p.code,
        coalesce(sum(e.aside) FILTER (WHERE e.kind = 'set_aside'), 0) AS set_aside,
        coalesce(-sum(e.aside) FILTER (WHERE e.kind = 'let_go'), 0) AS let_go,
        coalesce(-sum(e.amount) FILTER (WHERE e.kind = 'taken'), 0) AS taken,
        coalesce(sum(e.amount) FILTER (WHERE e.kind = 'given_back'), 0) AS given_back
   FROM (SELECT * FROM account_payments
-         WHERE (created_at, id) > (?2, ?3) AND live = ?1 ORDER BY created_at, id LIMIT ?4) AS p
+         WHERE (created_at, id) > (?2, ?3) AND mode = ?1 ORDER BY created_at, id LIMIT ?4) AS p
   LEFT JOIN account_entries e ON e.payment_id = p.id
  GROUP BY p.created_at, p.id ORDER BY p.created_at, p.id;

@@ -8,7 +8,7 @@ SELECT j.caller, j.key, j.request_hash, j.answer_status, j.answer_body
 
 -- name: read_events
 -- The rules a claim is judged by.
-SELECT e.id, e.name, e.currency, e.live, e.created_at, e.starts_at, e.sale_opens_at, e.sale_closes_at,
+SELECT e.id, e.name, e.currency, e.mode, e.created_at, e.starts_at, e.sale_opens_at, e.sale_closes_at,
        e.hold_ttl_seconds, e.per_buyer_max, e.on_decline, e.refund_until_seconds, e.refund_fee_percent, e.refund_fee_fixed,
        e.version
   FROM json_each(?1) AS k CROSS JOIN events e ON e.id = k.value LIMIT 1000;
@@ -23,7 +23,7 @@ SELECT s.event_id, s.id, s.price, s.blocked, s.booking_id, s.fence,
 
 -- name: insert_event
 -- No row changed means the id is taken.
-INSERT INTO events (id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at,
+INSERT INTO events (id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at,
                     hold_ttl_seconds, per_buyer_max, on_decline, refund_until_seconds, refund_fee_percent,
                     refund_fee_fixed, version)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
@@ -40,13 +40,13 @@ INSERT INTO pools (event_id, id, capacity, price, position) VALUES (?, ?, ?, ?, 
 
 -- name: lock_bookings
 -- By key; the verb judges the rows.
-SELECT b.id, b.event_id, b.buyer, b.live, b.state, b.lines, b.total, b.currency, b.created_at, b.expires_at,
+SELECT b.id, b.event_id, b.buyer, b.mode, b.state, b.lines, b.total, b.currency, b.created_at, b.expires_at,
        b.paying_until, b.confirmed_at, b.ended_at, b.payment_id, b.payment_method, b.version
   FROM json_each(?1) AS k CROSS JOIN bookings b ON b.id = k.value;
 
 -- name: lock_due
 -- Holds that are due, for the sweeper, the longest due first.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
  WHERE state = 'held' AND expires_at <= ?1
@@ -55,7 +55,7 @@ SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, exp
 -- name: lock_due_of_buyer
 -- Before a hold is refused for the buyer's limit: what has lapsed does not count.
 -- The plus signs keep to the buyer's few bookings, where the index of all that is due may be long.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
  WHERE buyer = ?4 AND +event_id = ?3 AND +state = 'held' AND +expires_at <= ?1
@@ -63,7 +63,7 @@ SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, exp
 
 -- name: lock_due_of_pool
 -- Before a hold is refused for the pool: what has lapsed is free.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
  WHERE state = 'held' AND expires_at <= ?1 AND +event_id = ?3
@@ -72,7 +72,7 @@ SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, exp
 
 -- name: take_payments
 -- One outside payment, one booking, in each mode: where nothing is inserted, the reference was taken before.
-INSERT INTO outside_payments (payment_id, live, booking_id) VALUES (?, ?, ?)
+INSERT INTO outside_payments (payment_id, mode, booking_id) VALUES (?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: lock_totals
@@ -111,7 +111,7 @@ UPDATE pools SET held = held + ?3, sold = sold + ?4 WHERE event_id = ?1 AND id =
 
 -- name: insert_bookings
 -- New holds.
-INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, version)
+INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, version)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1);
 
 -- name: point_seats
@@ -156,9 +156,9 @@ SELECT k.key AS place
 
 -- name: list_events
 -- A page of events, by id.
-SELECT id, name, currency, live, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
+SELECT id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
        on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed, version
-  FROM events WHERE live = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
+  FROM events WHERE mode = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
 
 -- name: read_map
 -- The seats of an event with their owners, in the order in which they were laid out.
@@ -193,34 +193,34 @@ SELECT expires_at FROM bookings
 
 -- name: read_booking
 -- One booking.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings WHERE id = ?1;
 
 -- name: list_bookings
 -- A page of bookings, oldest first. A hold whose time is over is listed as expired, swept or not.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
- WHERE live = ?1 AND id > ?2
+ WHERE mode = ?1 AND id > ?2
    AND (?5 IS NULL OR (CASE WHEN state = 'held' AND expires_at <= ?6 THEN 'expired' ELSE state END) = ?5)
  ORDER BY id LIMIT ?7;
 
 -- name: list_bookings_of_event
 -- The same page of one event; a statement of its own, so that it goes by the event's index.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
- WHERE live = ?1 AND id > ?2 AND event_id = ?4
+ WHERE mode = ?1 AND id > ?2 AND event_id = ?4
    AND (?5 IS NULL OR (CASE WHEN state = 'held' AND expires_at <= ?6 THEN 'expired' ELSE state END) = ?5)
  ORDER BY id LIMIT ?7;
 
 -- name: list_bookings_of_buyer
 -- The same page of one buyer, at one event or at all, by the buyer's index.
-SELECT id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
        ended_at, payment_id, payment_method, version
   FROM bookings
- WHERE live = ?1 AND id > ?2 AND buyer = ?3
+ WHERE mode = ?1 AND id > ?2 AND buyer = ?3
    AND (?4 IS NULL OR +event_id = ?4)
    AND (?5 IS NULL OR (CASE WHEN state = 'held' AND expires_at <= ?6 THEN 'expired' ELSE state END) = ?5)
  ORDER BY id LIMIT ?7;

@@ -11,18 +11,18 @@ SELECT name, sql FROM sqlite_master
 -- name: find_obstacles
 -- Why the buyer is not erased yet, booking by booking. An event is over when it has begun or, where no start is known, when its
 -- sale is closed.
-SELECT b.id AS booking_id, b.event_id, b.live, 'it is ' || b.state AS why, 1 AS rank
+SELECT b.id AS booking_id, b.event_id, b.mode, 'it is ' || b.state AS why, 1 AS rank
   FROM bookings b WHERE b.buyer = :buyer AND b.state IN ('held', 'paying')
  UNION ALL
-SELECT b.id, b.event_id, b.live, 'its payment ' || p.id || ' is ' || p.state, 2
+SELECT b.id, b.event_id, b.mode, 'its payment ' || p.id || ' is ' || p.state, 2
   FROM bookings b JOIN payments p ON p.booking_id = b.id
  WHERE b.buyer = :buyer AND p.state IN ('pending', 'requires_action', 'unknown', 'authorised', 'voiding', 'needs_attention')
  UNION ALL
-SELECT b.id, b.event_id, b.live, 'its refund ' || r.id || ' is pending', 3
+SELECT b.id, b.event_id, b.mode, 'its refund ' || r.id || ' is pending', 3
   FROM bookings b JOIN payments p ON p.booking_id = b.id JOIN refunds r ON r.payment_id = p.id
  WHERE b.buyer = :buyer AND r.state = 'pending'
  UNION ALL
-SELECT b.id, b.event_id, b.live,
+SELECT b.id, b.event_id, b.mode,
        CASE WHEN e.starts_at IS NOT NULL
             THEN 'its event starts at ' || strftime('%Y-%m-%d %H:%M UTC', e.starts_at / 1000000, 'unixepoch')
             WHEN e.sale_closes_at IS NOT NULL
@@ -92,7 +92,7 @@ UPDATE payment_keys SET caller = unname(caller, 'caller'), key = unname(key, 'ke
 
 -- name: erase_payers
 -- Of both modes.
-UPDATE payers SET buyer = :alias WHERE live IN (0, 1) AND buyer = :buyer;
+UPDATE payers SET buyer = :alias WHERE mode IN ('test', 'live') AND buyer = :buyer;
 
 -- name: erase_totals
 -- A total counts the bookings of one name.

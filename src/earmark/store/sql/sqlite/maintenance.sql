@@ -47,7 +47,7 @@ SELECT count(*) AS due, min(d.expires_at) AS due_since
 -- For metrics and the console: the holds of one mode, by the sweeper's index.
 SELECT count(*) FILTER (WHERE h.expires_at > ?1) AS held, min(h.expires_at) FILTER (WHERE h.expires_at > ?1) AS next_at,
        count(*) FILTER (WHERE h.expires_at <= ?1) AS due, min(h.expires_at) FILTER (WHERE h.expires_at <= ?1) AS due_since
-  FROM (SELECT expires_at FROM bookings WHERE state = 'held' AND live = ?2 ORDER BY expires_at LIMIT ?3) AS h;
+  FROM (SELECT expires_at FROM bookings WHERE state = 'held' AND mode = ?2 ORDER BY expires_at LIMIT ?3) AS h;
 
 -- name: count_unsent
 -- Entries that a relay should have numbered, by its own index.
@@ -114,4 +114,4 @@ DELETE FROM payment_keys
 -- name: forget_payers
 -- Buyers who have not tried to pay since, the longest ago first.
 DELETE FROM payers
- WHERE (live, buyer) IN (SELECT live, buyer FROM payers WHERE tried_at <= ?1 ORDER BY tried_at LIMIT ?2);
+ WHERE (mode, buyer) IN (SELECT mode, buyer FROM payers WHERE tried_at <= ?1 ORDER BY tried_at LIMIT ?2);

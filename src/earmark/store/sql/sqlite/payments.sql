@@ -7,7 +7,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: lock_payments
 -- By key; the verb judges the rows.
-SELECT p.id, p.booking_id, p.event_id, p.live, p.gateway, p.method, p.amount, p.currency, p.automatic, p.created_at,
+SELECT p.id, p.booking_id, p.event_id, p.mode, p.gateway, p.method, p.amount, p.currency, p.automatic, p.created_at,
        p.state, p.gateway_id, p.captured, p.refunding, p.refunded, p.refunded_elsewhere, p.code, p.message, p.action, p.return_url,
        p.due_at, p.tries, p.version, p.processed_at
   FROM json_each(?1) AS k CROSS JOIN payments p ON p.id = k.value;
@@ -24,16 +24,16 @@ ON CONFLICT (caller, key) DO UPDATE
 
 -- name: lock_payer
 -- At most one row; the one writer has locked the whole file.
-SELECT tries FROM payers WHERE live = ?1 AND buyer = ?2;
+SELECT tries FROM payers WHERE mode = ?1 AND buyer = ?2;
 
 -- name: write_payer
 -- New, or with another try.
-INSERT INTO payers (live, buyer, tries, tried_at) VALUES (?, ?, ?, ?)
-ON CONFLICT (live, buyer) DO UPDATE SET tries = excluded.tries, tried_at = excluded.tried_at;
+INSERT INTO payers (mode, buyer, tries, tried_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (mode, buyer) DO UPDATE SET tries = excluded.tries, tried_at = excluded.tried_at;
 
 -- name: read_tries
 -- All payments of a booking, the newest first, and some others, as they are: only whether they were declined is asked.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
   FROM payments WHERE booking_id = ?1 OR id IN (SELECT value FROM json_each(?2))
@@ -47,7 +47,7 @@ SELECT r.id, r.payment_id, r.booking_id, r.amount, r.created_at, r.reason, r.sta
 
 -- name: insert_payment
 -- Before its gateway is called.
-INSERT INTO payments ( id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at,
+INSERT INTO payments ( id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at,
                       state, gateway_id, captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at,
                       tries, version, processed_at)
 VALUES ( ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -73,14 +73,14 @@ UPDATE seats SET booking_id = ?3, fence = fence + 1 WHERE event_id = ?1 AND id =
 
 -- name: read_payment
 -- One payment.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
   FROM payments WHERE id = ?1;
 
 -- name: list_payments
 -- All that were opened for a booking, oldest first.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
   FROM payments WHERE booking_id = ?1 ORDER BY created_at, id LIMIT 1000;
@@ -105,16 +105,16 @@ SELECT min(due_at) AS due_at FROM payments
 
 -- name: list_attention
 -- Payments with which no worker goes on: an operator decides.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
-  FROM payments WHERE state = 'needs_attention' AND (?2 IS NULL OR live = ?2)
+  FROM payments WHERE state = 'needs_attention' AND (?2 IS NULL OR mode = ?2)
  ORDER BY created_at, id LIMIT ?1;
 
 -- name: count_attention
 -- For an alarm: how many need an operator, by gateway, counted up to a limit.
 SELECT gateway, count(*) AS payments
-  FROM (SELECT gateway FROM payments WHERE state = 'needs_attention' AND (?2 IS NULL OR live = ?2) LIMIT ?1) AS flagged
+  FROM (SELECT gateway FROM payments WHERE state = 'needs_attention' AND (?2 IS NULL OR mode = ?2) LIMIT ?1) AS flagged
  GROUP BY gateway;
 
 -- name: count_open
@@ -123,12 +123,12 @@ SELECT count(*) AS open, min(since) AS open_since
   FROM (SELECT coalesce((SELECT min(r.created_at) FROM refunds r WHERE r.payment_id = p.id AND r.state = 'pending'),
                         CASE WHEN p.captured = 0 AND p.state NOT IN ('failed', 'voided') THEN p.created_at END) AS since
           FROM (SELECT id, captured, state, created_at FROM payments
-                 WHERE due_at IS NOT NULL AND (?2 IS NULL OR live = ?2) ORDER BY due_at LIMIT ?1) AS p) AS due
+                 WHERE due_at IS NOT NULL AND (?2 IS NULL OR mode = ?2) ORDER BY due_at LIMIT ?1) AS p) AS due
  WHERE since IS NOT NULL;
 
 -- name: page_payments
 -- The payments at a gateway, page by page along the primary key, to compare with its own list.
-SELECT id, booking_id, event_id, live, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
+SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automatic, created_at, state, gateway_id,
        captured, refunding, refunded, refunded_elsewhere, code, message, action, return_url, due_at, tries, version,
        processed_at
   FROM payments WHERE gateway = ?1 AND created_at >= ?2 AND id > ?3 ORDER BY id LIMIT ?4;

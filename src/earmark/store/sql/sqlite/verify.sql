@@ -1,15 +1,15 @@
 -- Each query names a promise and a rule, and returns the rows that break it. No row is right.
 
--- name: seat_of_one_live_booking
--- P1: no two live bookings list the same seat
+-- name: seat_of_one_active_booking
+-- P1: no two active bookings list the same seat
 SELECT printf('seat %s of %s: bookings %s', seat, event_id, group_concat(id, ', ')) AS row
   FROM (SELECT b.event_id, b.id, json_extract(line.value, '$.id') AS seat
           FROM bookings b, json_each(b.lines, '$.seats') AS line
          WHERE b.state IN ('held', 'paying', 'confirmed') ORDER BY b.id) AS claims
  GROUP BY event_id, seat HAVING count(*) > 1 LIMIT ?1;
 
--- name: live_booking_owns_its_seats
--- P1: every seat of a live booking points to it
+-- name: active_booking_owns_its_seats
+-- P1: every seat of an active booking points to it
 SELECT printf('booking %s is %s and lists seat %s, which points to %s', b.id, b.state,
               json_extract(line.value, '$.id'), coalesce(s.booking_id, 'no booking')) AS row
   FROM bookings b CROSS JOIN json_each(b.lines, '$.seats') AS line
@@ -26,7 +26,7 @@ SELECT printf('seat %s of %s points to booking %s, which does not list it', s.id
  LIMIT ?1;
 
 -- name: blocked_seat_is_nobodys
--- P1: a blocked seat has no live owner
+-- P1: a blocked seat has no active owner
 SELECT printf('seat %s of %s is blocked and belongs to booking %s', s.id, s.event_id, s.booking_id) AS row
   FROM seats s JOIN bookings b ON b.id = s.booking_id
  WHERE s.blocked AND b.state IN ('held', 'paying', 'confirmed') LIMIT ?1;
@@ -37,7 +37,7 @@ SELECT printf('pool %s of %s: capacity %d, held %d, sold %d', id, event_id, capa
   FROM pools WHERE held < 0 OR sold < 0 OR held + sold > capacity LIMIT ?1;
 
 -- name: pool_counts_its_bookings
--- P1: a pool's counts are the sum of its live bookings
+-- P1: a pool's counts are the sum of its active bookings
 SELECT printf('pool %s of %s: held %d and sold %d, but its bookings say %d and %d', p.id, p.event_id, p.held, p.sold,
               coalesce(c.held, 0), coalesce(c.sold, 0)) AS row
   FROM pools p
@@ -50,7 +50,7 @@ SELECT printf('pool %s of %s: held %d and sold %d, but its bookings say %d and %
  WHERE (p.held, p.sold) IS NOT (coalesce(c.held, 0), coalesce(c.sold, 0)) LIMIT ?1;
 
 -- name: total_counts_its_bookings
--- P1: a buyer's total is the sum of the buyer's live bookings
+-- P1: a buyer's total is the sum of the buyer's active bookings
 SELECT printf('buyer %s at %s: total %d, but the bookings say %d', buyer, event_id, sum(counted), sum(claimed)) AS row
   FROM (SELECT event_id, buyer, units AS counted, 0 AS claimed FROM buyer_totals
          UNION ALL
@@ -109,14 +109,14 @@ SELECT printf('payment %s belongs to booking %s, which is not there', p.payment_
 -- P3: a payment that was taken elsewhere is of the mode of the booking that it confirmed
 SELECT printf('payment %s and booking %s are of different modes', p.payment_id, p.booking_id) AS row
   FROM outside_payments p JOIN bookings b ON b.id = p.booking_id
- WHERE p.live IS NOT b.live LIMIT ?1;
+ WHERE p.mode IS NOT b.mode LIMIT ?1;
 
 -- name: gateway_payment_of_its_booking
 -- P3: a payment is of a booking that is there, in its event, mode and currency
 SELECT printf('payment %s and booking %s do not agree', p.id, p.booking_id) AS row
   FROM payments p
  WHERE NOT EXISTS (SELECT 1 FROM bookings b
-                    WHERE b.id = p.booking_id AND b.event_id = p.event_id AND b.live = p.live AND b.currency = p.currency)
+                    WHERE b.id = p.booking_id AND b.event_id = p.event_id AND b.mode = p.mode AND b.currency = p.currency)
  LIMIT ?1;
 
 -- name: payment_amounts_in_order

@@ -5,7 +5,7 @@
 -- events.
 SELECT w.id AS webhook_id, e.id AS event_id, w.types
   FROM webhooks w CROSS JOIN json_each(?1) AS given CROSS JOIN events e
-    ON e.id = given.value AND e.live = w.live AND (w.event_id IS NULL OR w.event_id = e.id)
+    ON e.id = given.value AND e.mode = w.mode AND (w.event_id IS NULL OR w.event_id = e.id)
  WHERE w.disabled_at IS NULL;
 
 -- name: queue_delivery
@@ -15,9 +15,9 @@ ON CONFLICT DO NOTHING;
 
 -- name: make_webhook
 -- No row changed means that there are as many of its kind as there may be.
-INSERT INTO webhooks (id, live, url, types, event_id, description, secret, created_at)
+INSERT INTO webhooks (id, mode, url, types, event_id, description, secret, created_at)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
- WHERE (SELECT count(*) FROM webhooks WHERE live = ?2) < ?9;
+ WHERE (SELECT count(*) FROM webhooks WHERE mode = ?2) < ?9;
 
 -- name: keep_deed
 -- First in its transaction. No row changed means that this was done.
@@ -35,15 +35,15 @@ DELETE FROM webhook_keys
 
 -- name: read_webhooks
 -- By key.
-SELECT id, live, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,
+SELECT id, mode, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,
        disabled_because, failing_since, resting_until, version
   FROM webhooks WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: page_webhooks
 -- By id, which is by age.
-SELECT id, live, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,
+SELECT id, mode, url, types, event_id, description, secret, old_secret, old_secret_until, created_at, disabled_at,
        disabled_because, failing_since, resting_until, version
-  FROM webhooks WHERE live = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
+  FROM webhooks WHERE mode = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
 
 -- name: count_waiting
 -- For metrics and the console: which webhooks have deliveries waiting, counted up to a limit.
@@ -52,7 +52,7 @@ SELECT q.webhook_id, q.pending, q.due_at
                (SELECT count(*) FROM (SELECT 1 FROM deliveries d
                                        WHERE d.webhook_id = w.id AND d.state = 'pending' LIMIT ?2) AS few) AS pending,
                (SELECT min(d.due_at) FROM deliveries d WHERE d.webhook_id = w.id AND d.state = 'pending') AS due_at
-          FROM webhooks w WHERE w.live = ?1) AS q
+          FROM webhooks w WHERE w.mode = ?1) AS q
  WHERE q.pending > 0 ORDER BY q.webhook_id;
 
 -- name: save_webhook

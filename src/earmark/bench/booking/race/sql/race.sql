@@ -1,6 +1,6 @@
 -- name: make_event
 -- Each scenario has its own event, so that no rows of another one are left.
-INSERT INTO events (id, name, currency, live, created_at) VALUES ($1, 'A race', 'EUR', false, statement_timestamp());
+INSERT INTO events (id, name, currency, mode, created_at) VALUES ($1, 'A race', 'EUR', 'test', statement_timestamp());
 
 -- name: make_seats
 -- The few seats that all buyers want.
@@ -8,7 +8,7 @@ INSERT INTO seats (event_id, id, price, position)
 SELECT $1, s.id, 4500, s.n::integer FROM unnest($2::text[]) WITH ORDINALITY AS s (id, n);
 
 -- name: count_sales
--- Seats that more than one live booking lists, and to how many buyers the worst of them was sold.
+-- Seats that more than one active booking lists, and to how many buyers the worst of them was sold.
 SELECT count(*) FILTER (WHERE c.buyers > 1)::integer AS double_sold, coalesce(max(c.buyers), 0)::integer AS buyers_max
   FROM (SELECT b.event_id, line ->> 'id' AS seat, count(*) AS buyers
           FROM bookings b CROSS JOIN jsonb_array_elements(b.lines -> 'seats') AS line

@@ -2,7 +2,7 @@
 
 -- name: open_hold
 -- The moment, the rules of the event, and whether this key was answered before: one round trip for all of it.
-SELECT statement_timestamp() AS now, e.live, e.currency, e.per_buyer_max,
+SELECT statement_timestamp() AS now, e.mode, e.currency, e.per_buyer_max,
        (e.sale_opens_at IS NULL OR e.sale_opens_at <= statement_timestamp())
        AND (e.sale_closes_at IS NULL OR statement_timestamp() < e.sale_closes_at) AS on_sale,
        j.booking_id AS earlier, j.request_hash
@@ -49,7 +49,7 @@ UPDATE pools p SET held = p.held + d.held, sold = p.sold + d.sold
 
 -- name: insert_booking
 -- The new hold.
-INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, version)
+INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, version)
 VALUES ($1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10, 1);
 
 -- name: point_seats
@@ -64,7 +64,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::text::jsonb, $12, $13, $14
 
 -- name: insert_payment
 -- One outside payment confirms one booking: the primary key refuses a second.
-INSERT INTO outside_payments (payment_id, booking_id) VALUES ($1, $2);
+INSERT INTO outside_payments (payment_id, mode, booking_id) VALUES ($1, 'test', $2);
 
 -- name: mark_confirmed
 -- The hold becomes a sale. That it may was judged before.

@@ -4,7 +4,7 @@
 -- Lock, look and write at once. A seat is judged by its own columns alone, for those are what a statement that had to wait
 -- reads again; its owner is looked at only to say why it was refused. A claim of seats, which most are.
 WITH sale AS MATERIALIZED (
-    SELECT statement_timestamp() AS now, e.live, e.currency, coalesce(e.per_buyer_max, 2147483647) AS units_max,
+    SELECT statement_timestamp() AS now, e.mode, e.currency, coalesce(e.per_buyer_max, 2147483647) AS units_max,
            j.booking_id AS earlier, j.request_hash,
            j.booking_id IS NULL
            AND (e.sale_opens_at IS NULL OR e.sale_opens_at <= statement_timestamp())
@@ -30,8 +30,8 @@ WITH sale AS MATERIALIZED (
      WHERE t.units + excluded.units <= (SELECT units_max FROM sale)
     RETURNING t.units
 ), opened AS (
-    INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, version)
-    SELECT $6, $1, $2, s.live, 'held', c.lines, c.total, s.currency, s.now,
+    INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, version)
+    SELECT $6, $1, $2, s.mode, 'held', c.lines, c.total, s.currency, s.now,
            s.now + make_interval(secs => $7::integer), 1
       FROM counted, claim c, sale s
     RETURNING id, event_id, buyer, state, lines, total, currency, created_at, expires_at, version
@@ -65,7 +65,7 @@ SELECT t.booking_id, sale.earlier, sale.request_hash,
 -- The same, with the same arguments, for a claim with pools in it. Two statements, because steps that have nothing to do
 -- cost time all the same.
 WITH sale AS MATERIALIZED (
-    SELECT statement_timestamp() AS now, e.live, e.currency, coalesce(e.per_buyer_max, 2147483647) AS units_max,
+    SELECT statement_timestamp() AS now, e.mode, e.currency, coalesce(e.per_buyer_max, 2147483647) AS units_max,
            j.booking_id AS earlier, j.request_hash,
            j.booking_id IS NULL
            AND (e.sale_opens_at IS NULL OR e.sale_opens_at <= statement_timestamp())
@@ -99,8 +99,8 @@ WITH sale AS MATERIALIZED (
      WHERE t.units + excluded.units <= (SELECT units_max FROM sale)
     RETURNING t.units
 ), opened AS (
-    INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, version)
-    SELECT $6, $1, $2, s.live, 'held', c.lines, c.total, s.currency, s.now,
+    INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, version)
+    SELECT $6, $1, $2, s.mode, 'held', c.lines, c.total, s.currency, s.now,
            s.now + make_interval(secs => $7::integer), 1
       FROM counted, claim c, sale s
     RETURNING id, event_id, buyer, state, lines, total, currency, created_at, expires_at, version
@@ -144,7 +144,7 @@ WITH moved AS (
      WHERE b.id = $1 AND CASE WHEN b.state = 'held' THEN b.expires_at > statement_timestamp() END
     RETURNING b.*
 ), paid AS (
-    INSERT INTO outside_payments (payment_id, booking_id) SELECT $2, m.id FROM moved m
+    INSERT INTO outside_payments (payment_id, mode, booking_id) SELECT $2, 'test', m.id FROM moved m
 ), sold AS (
     UPDATE pools p SET held = p.held - l.units, sold = p.sold + l.units
       FROM moved m CROSS JOIN LATERAL jsonb_to_recordset(m.lines -> 'pools') AS l (id text, units integer)

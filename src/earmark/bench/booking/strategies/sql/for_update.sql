@@ -2,7 +2,7 @@
 
 -- name: read_event
 -- The rules of the event.
-SELECT statement_timestamp() AS now, e.live, e.currency, e.per_buyer_max,
+SELECT statement_timestamp() AS now, e.mode, e.currency, e.per_buyer_max,
        (e.sale_opens_at IS NULL OR e.sale_opens_at <= statement_timestamp())
        AND (e.sale_closes_at IS NULL OR statement_timestamp() < e.sale_closes_at) AS on_sale,
        NULL::uuid AS earlier

@@ -2,7 +2,7 @@
 
 -- name: lock_to_hold
 -- All wanted seats, locked in key order, each with the rules of the event and with what the key was answered before.
-SELECT statement_timestamp() AS now, e.live, e.currency, e.per_buyer_max,
+SELECT statement_timestamp() AS now, e.mode, e.currency, e.per_buyer_max,
        (e.sale_opens_at IS NULL OR e.sale_opens_at <= statement_timestamp())
        AND (e.sale_closes_at IS NULL OR statement_timestamp() < e.sale_closes_at) AS on_sale,
        j.booking_id AS earlier, j.request_hash,
@@ -25,7 +25,7 @@ WITH counted AS (
      WHERE t.units + excluded.units <= coalesce($13, 2147483647)
     RETURNING t.units
 ), opened AS (
-    INSERT INTO bookings (id, event_id, buyer, live, state, lines, total, currency, created_at, expires_at, version)
+    INSERT INTO bookings (id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, version)
     SELECT $1, $2, $3, $4, $5, $6::text::jsonb, $7, $8, $9, $10, 1 FROM counted
     RETURNING id
 ), pointed AS (
@@ -41,7 +41,7 @@ RETURNING booking_id;
 WITH moved AS (
     UPDATE bookings SET state = 'confirmed', confirmed_at = $2, payment_id = $3, version = $4 WHERE id = $1
 ), paid AS (
-    INSERT INTO outside_payments (payment_id, booking_id) VALUES ($3, $1)
+    INSERT INTO outside_payments (payment_id, mode, booking_id) VALUES ($3, 'test', $1)
 )
 INSERT INTO journal (id, event_id, booking_id, version, verb, before, after, actor, reason, at, facts,
                      caller, key, request_hash, answer_status, answer_body)

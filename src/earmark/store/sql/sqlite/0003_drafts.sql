@@ -1,2 +1,0 @@
--- expand
--- Drafts are PostgreSQL's: here one writer works at a time, and nothing moves under it. The number is kept in step.

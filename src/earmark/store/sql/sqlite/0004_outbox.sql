@@ -1,8 +1,0 @@
--- expand
--- The journal as an outbox: which entries nobody has numbered yet, and which numbers were given.
-
--- What is unsent, for the relay and for a look at one event.
-CREATE INDEX journal_unsent ON journal (event_id) WHERE sequence IS NULL;
-
--- An event's newest number, and its story from any number on. A number is given once.
-CREATE UNIQUE INDEX journal_by_number ON journal (event_id, sequence) WHERE sequence IS NOT NULL;

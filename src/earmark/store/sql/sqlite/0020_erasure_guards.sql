@@ -1,3 +1,0 @@
--- expand
--- Roles are PostgreSQL's, and so is the exception that its guards make for an erasure. Here `store/sqlite/erasure.py` puts a guard
--- aside and back in the one transaction that erases, which no other writer can come between. The number is kept in step.

@@ -1,2 +1,0 @@
--- expand
--- On PostgreSQL this migration says in which schema a guard reads. A trigger of SQLite reads in its own database, always.

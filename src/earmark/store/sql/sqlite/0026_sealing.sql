@@ -1,3 +1,0 @@
--- expand
--- Roles are PostgreSQL's, and so is the exception that its guards make for sealing codes. Here `store/sqlite/sealing.py` puts a
--- guard aside and back in the transaction that seals. The number is kept in step.
