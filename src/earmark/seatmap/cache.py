@@ -95,6 +95,7 @@ class SeatMapCache:
         seconds_max: float = SECONDS_MAX,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
+        self._engine = engine
         self._store = engine.store
         self._clock = clock
         self._word = word
@@ -108,10 +109,14 @@ class SeatMapCache:
         self._turns = asyncio.Semaphore(READINGS_MAX)
         self._looking: asyncio.Task[None] | None = None
         self._looked = float("-inf")
-        engine.listen(self.hear)
+        self._engine_listens = False
 
     async def show(self, event_id: EventId) -> Snapshot:
         """The map as it is now, or was a moment ago as far as other processes are concerned."""
+        if not self._engine_listens:
+            # From the first map on: what is never shown is not followed.
+            self._engine_listens = True
+            self._engine.listen(self.hear)
         kept = self._find(event_id)
         if kept and max(kept.began, self._looked) + self._look_seconds <= self._time():
             await self._look_around()

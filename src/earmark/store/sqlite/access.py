@@ -7,23 +7,22 @@ threads for a database in memory.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from earmark.errors import OutcomeUnknown, SetupError, StoreUnavailable
+from earmark.errors import SetupError, StoreUnavailable
 from earmark.store.sqlite.connection import connect, is_busy, is_silence, unavailable, use_wal
-from earmark.store.sqlite.writer import TransactionDeadline, Writer
+from earmark.store.sqlite.writer import ThreadWriter, Writer, result_of, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from earmark.engine.ports.store import Clock, Transaction
+    from earmark.engine.ports.store import Clock
 
 T = TypeVar("T")
 
@@ -36,10 +35,10 @@ class SqliteAccess(Protocol):
 
     file: Path
     """The database's file, or `:memory:`."""
-    writer: Writer
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
-        """Run the work as one transaction on the connection that writes."""
+    @property
+    def writer(self) -> Writer:
+        """The connection that writes."""
         ...
 
     async def read(self, look: Callable[[sqlite3.Connection], T], *, within: float) -> T:
@@ -60,31 +59,14 @@ class FileAccess:
 
     def __init__(self, file: Path, *, clock: Clock, sql: Mapping[str, str]) -> None:
         self.file = file
-        self.writer = Writer(lambda: connect(file, mode="rw"), clock=clock, sql=sql)
-        self._writing = ThreadPoolExecutor(1, thread_name_prefix="earmark-writer")
+        self.writer = ThreadWriter(lambda: connect(file, mode="rw"), clock=clock, sql=sql)
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="earmark-reader")
         self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []
 
     async def start(self) -> None:
         """Check that the file is there and can have a write-ahead log."""
-        await self._run(self._writing, self._start, within=READ_SECONDS)
-
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
-        """Run in the writer's thread. A caller that leaves early never leaves half a transaction behind."""
-        deadline = TransactionDeadline(within=within)
-        run = contextvars.copy_context().run
-        job = self._submit(self._writing, lambda: run(self.writer.transact, work, deadline))
-        try:
-            await asyncio.wait({job}, timeout=within)
-        except asyncio.CancelledError:
-            deadline.give_up()
-            raise
-        if job.done():
-            return _result(job)
-        if deadline.give_up():
-            raise StoreUnavailable(because=f"SQLite: no answer within {within:g} s; nothing was kept")
-        raise OutcomeUnknown
+        await self._run(self.writer.thread, self._start, within=READ_SECONDS)
 
     async def read(self, look: Callable[[sqlite3.Connection], T], *, within: float) -> T:
         """Run in a reader's thread, on one snapshot."""
@@ -97,14 +79,14 @@ class FileAccess:
 
     async def read_after_commit(self, look: Callable[[sqlite3.Connection], T], *, within: float) -> T:
         """Run in the writer's thread, behind the transactions that were submitted before."""
-        return await self._run(self._writing, lambda: look(self.writer.connection()), within=within)
+        return await self._run(self.writer.thread, lambda: look(self.writer.connection()), within=within)
 
     async def close(self) -> None:
         """Interrupt reads, finish the transaction that runs, and begin none of those that wait."""
         for reader in self._readers:
             reader.interrupt()
         self._reading.shutdown(wait=False, cancel_futures=True)
-        self._writing.shutdown(wait=False, cancel_futures=True)
+        self.writer.thread.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._end)
 
     def _start(self) -> None:
@@ -120,7 +102,7 @@ class FileAccess:
     def _end(self) -> None:
         """Close the writer last: SQLite removes the log with the last connection, if that one may write."""
         self._reading.shutdown()
-        self._writing.shutdown()
+        self.writer.thread.shutdown()
         while self._readers:
             self._readers.pop().close()
         self.writer.close()
@@ -134,33 +116,18 @@ class FileAccess:
         return reader
 
     async def _run(self, executor: Executor, read: Callable[[], T], *, within: float) -> T:
-        job = self._submit(executor, read)
+        job = submit(executor, read)
         try:
             await asyncio.wait({job}, timeout=within)
             if not job.done():
                 raise StoreUnavailable(because=f"SQLite: no answer within {within:g} s")
-            return _result(job)
+            return result_of(job)
         except sqlite3.Error as failure:
             if is_silence(failure):
                 raise unavailable(failure) from failure
             raise
         finally:
             job.cancel()
-
-    def _submit(self, executor: Executor, run: Callable[[], T]) -> asyncio.Future[T]:
-        try:
-            job = asyncio.wrap_future(executor.submit(run))
-        except RuntimeError as closed:
-            raise StoreUnavailable(because="SQLite: the store is closed") from closed
-        # Fetch the exception, so that asyncio does not log it as lost when the caller has left.
-        job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        return job
-
-
-def _result(job: asyncio.Future[T]) -> T:
-    if job.cancelled():
-        raise StoreUnavailable(because="SQLite: the store was closed")
-    return job.result()
 
 
 @contextmanager

@@ -17,13 +17,13 @@ from earmark.store import sql_files
 from earmark.store.sqlite.connection import connect_memory
 from earmark.store.sqlite.migrate import apply_pending
 from earmark.store.sqlite.store import SqliteStore
-from earmark.store.sqlite.writer import TransactionDeadline, Writer
+from earmark.store.sqlite.writer import Writer
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from earmark.engine.ports.store import Clock, Transaction
+    from earmark.engine.ports.store import Clock
 
 T = TypeVar("T")
 
@@ -43,10 +43,6 @@ class MemoryAccess:
         self._connection: sqlite3.Connection | None = _new_database()
         self.writer = Writer(self._open, clock=clock, sql=sql)
         weakref.finalize(self, self._connection.close)
-
-    async def transact(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
-        """Run the whole transaction before this returns."""
-        return self.writer.transact(work, TransactionDeadline(within=within))
 
     async def read(self, look: Callable[[sqlite3.Connection], T], *, within: float) -> T:  # noqa: ARG002 (no wait)
         """Run now: nothing else can write in between."""

@@ -77,7 +77,7 @@ class SqliteStore(SqlitePaymentReads):
         lock_seconds: float = LOCK_SECONDS_MAX,  # noqa: ARG002 (one writer: no row is locked)
     ) -> T:
         """One transaction of the one writer."""
-        return await self.access.transact(work, within=within)
+        return await self.access.writer.run(work, within=within)
 
     async def has_entry(self, entry_id: EntryId) -> bool:
         """A commit that is still under way has ended before this is answered."""

@@ -134,7 +134,8 @@ class SqliteTransaction(PaymentSteps):
         c = changes
         self._run("update_bookings", map(rows.moved_columns, c.expired))
         self._run("update_bookings", map(rows.moved_columns, c.moved))
-        await self.write_payments(c)
+        if c.payments or c.refunds or c.payment_keys or c.payers:
+            await self.write_payments(c)
         self._write_totals(c.totals)
         self._run("add_pools", ((*ref, delta.held, delta.sold) for ref, delta in sorted(c.pools.items())))
         self._run("insert_bookings", map(rows.opened_columns, c.opened))

@@ -7,18 +7,22 @@ and only the journal tells whether it was kept.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from earmark.errors import OutcomeUnknown, StoreUnavailable
-from earmark.store.run_inline import run_inline
 from earmark.store.sqlite.connection import is_busy, is_full, is_silence, unavailable
 from earmark.store.sqlite.transaction import SqliteTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from concurrent.futures import Executor
 
     from earmark.engine.ports.store import Clock, Transaction
 
@@ -83,7 +87,7 @@ class Writer:
             raise
         transaction = SqliteTransaction(connection, clock=self._clock, sql=self._sql)
         try:
-            result = run_inline(work, transaction)
+            result = run_to_end(work(transaction))
         except sqlite3.Error as failure:
             self._roll_back(connection)
             if is_silence(failure):
@@ -100,6 +104,10 @@ class Writer:
         else:
             self._commit(connection)
         return result
+
+    async def run(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+        """Run the whole transaction before this returns, on the caller's thread."""
+        return self.transact(work, TransactionDeadline(within=within))
 
     def close(self) -> None:
         """Close the connection; the next transaction opens a new one."""
@@ -143,5 +151,59 @@ class Writer:
             self.close()
 
 
+class ThreadWriter(Writer):
+    """The same in a thread of its own, so that the event loop never waits for the disk."""
+
+    def __init__(
+        self, open_connection: Callable[[], sqlite3.Connection], *, clock: Clock, sql: Mapping[str, str]
+    ) -> None:
+        super().__init__(open_connection, clock=clock, sql=sql)
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="earmark-writer")
+
+    async def run(self, work: Callable[[Transaction], Awaitable[T]], *, within: float) -> T:
+        """Run in the writer's thread. A caller that leaves early never leaves half a transaction behind."""
+        deadline = TransactionDeadline(within=within)
+        job = submit(self.thread, partial(contextvars.copy_context().run, self.transact, work, deadline))
+        try:
+            await asyncio.wait({job}, timeout=within)
+        except asyncio.CancelledError:
+            deadline.give_up()
+            raise
+        if job.done():
+            return result_of(job)
+        if deadline.give_up():
+            raise StoreUnavailable(because=f"SQLite: no answer within {within:g} s; nothing was kept")
+        raise OutcomeUnknown
+
+
+def submit(executor: Executor, run: Callable[[], T]) -> asyncio.Future[T]:
+    """Run a function in a thread of the store."""
+    try:
+        job = asyncio.wrap_future(executor.submit(run))
+    except RuntimeError as closed:
+        raise StoreUnavailable(because="SQLite: the store is closed") from closed
+    # Fetch the exception, so that asyncio does not log it as lost when the caller has left.
+    job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    return job
+
+
+def result_of(job: asyncio.Future[T]) -> T:
+    """What the function returned; closing the store cancels those that wait."""
+    if job.cancelled():
+        raise StoreUnavailable(because="SQLite: the store was closed")
+    return job.result()
+
+
 def _too_late() -> StoreUnavailable:
     return StoreUnavailable(because="SQLite: the time for this transaction was over before it could be written")
+
+
+def run_to_end(work: Awaitable[T]) -> T:
+    """Run a coroutine on this thread, without an event loop: it awaits only its transaction, which never waits."""
+    steps = work.__await__()
+    try:
+        next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("a verb awaited something outside its transaction")
