@@ -67,7 +67,7 @@ def test_bad_usage_is_one_box_and_exit_code_2(
         (("verify", "--database", "postgresql://user@127.0.0.1:1/x"), "cannot be reached"),
         (("verify", "--database", "sqlite:///no/such/folder/x.sqlite3"), "earmark migrate"),
         (("bench", "booking", "--database", "sqlite:///x.sqlite3"), "postgresql://"),
-        (("bench", "booking", "--database", "postgresql://user@127.0.0.1:1/x"), "does not answer"),
+        (("bench", "booking", "--database", "postgresql://user@127.0.0.1:1/x"), "cannot be reached"),
         (("bench", "booking", "--html", "/no/such/folder/report.html"), "/no/such/folder"),
         (("bench", "locks", "--redis", "redis://127.0.0.1:1"), "does not answer"),
         (("bench", "locks", "--redis", "sentinel://x"), "redis://"),

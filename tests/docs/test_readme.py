@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
+from tests import skip_summary
 
 from . import screenshot
 from .pages import PAGES, ROOT, name, read
@@ -48,8 +48,7 @@ def test_the_picture_can_be_made_again(demo: Demo, tmp_path: Path) -> None:
     """`python -m tests.docs.screenshot` makes it of the present page."""
     program = screenshot.browser_program()
     if program is None:
-        refuse = pytest.fail if os.environ.get("CI") else pytest.skip
-        refuse("NO BROWSER: the README's picture is not made. On Debian: apt-get install chromium")
+        skip_summary.missing("THE README'S PICTURE IS NOT MADE", "no browser; on Debian: apt-get install chromium")
     image = tmp_path / "seat-map.png"
     screenshot.take(f"http://127.0.0.1:{demo.port}", program=program, image=image)
     assert size_of(image) == (screenshot.WIDTH, screenshot.HEIGHT)

@@ -26,6 +26,7 @@ from earmark.domain.seat import SeatState
 from earmark.domain.state_machine import ACTIVE_STATES, MOVES, SAGA_ONLY, State, Verb
 from earmark.errors import UNTOLD, SetupError
 from earmark.schemas import ops, requests, responses, webhooks
+from earmark.schemas.request_fields import HoldFields
 from earmark.version import __version__
 
 from .pages import ROOT, codes, read, section, table
@@ -262,11 +263,20 @@ def _methods(kind: type, *, without: set[str]) -> list[list[object]]:
     return [
         [
             f"`{name}`",
-            [argument for argument in inspect.signature(getattr(kind, name)).parameters if argument != "self"],
+            _arguments(getattr(kind, name)),
         ]
         for name in vars(kind)
         if not name.startswith("_") and name not in without
     ]
+
+
+def _arguments(method: Any) -> list[str]:
+    """By name; the fields of a hold stand in one schema, and are listed in its order."""
+    named = [argument for argument in inspect.signature(method).parameters if argument != "self"]
+    if "fields" not in named:
+        return named
+    key = named.index("key")
+    return [*named[:key], *HoldFields.__annotations__, "key"]
 
 
 def test_every_verb_of_the_library_and_of_the_clients_is_documented() -> None:

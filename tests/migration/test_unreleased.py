@@ -89,7 +89,7 @@ async def test_without_the_rule_the_advice_would_be_wrong(empty_url: str, monkey
         await databases.migrate(empty_url)
 
 
-@pytest.mark.parametrize("arguments", [["migrate"], ["serve"], ["work"], ["doctor"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["migrate"], ["serve"], ["worker"], ["doctor"]], ids=" ".join)
 async def test_each_command_exits_with_the_sentence(tmp_path: Path, arguments: list[str]) -> None:
     """And with code 1, without a traceback."""
     url = f"sqlite:///{tmp_path}/old.sqlite3"

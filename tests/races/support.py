@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import asyncpg
 
+from earmark.domain.policy import Policy
 from earmark.engine.commands import (
     Cancel,
     CancelResult,
@@ -32,6 +33,7 @@ from earmark.engine.commands import (
 from earmark.engine.engine import Engine
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
+from earmark.engine.verb_context import VerbContext
 from earmark.engine.verbs.cancel import cancel
 from earmark.engine.verbs.confirm import confirm
 from earmark.engine.verbs.expire import expire
@@ -89,6 +91,8 @@ VERBS: Mapping[type[Command], Any] = {
     Release: release,
     Cancel: cancel,
 }
+
+CONTEXT = VerbContext(policy=Policy(), ids=IDS)
 
 SWEEPER = partial(expire, ids=IDS, reason="swept")
 

@@ -27,7 +27,7 @@ from earmark.store.postgres.store import PostgresStore
 
 from .commands import EVENT, IDS, a_hold, a_play, an_extend
 from .postgres_proxy import PostgresProxy, TcpPostgresProxy, a_frozen_host
-from .support import VERBS, granted, in_time, until
+from .support import CONTEXT, VERBS, granted, in_time, until
 from .test_hung_database import served
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ async def test_what_a_verb_raises_between_two_calls_costs_no_connection(
 
 async def hold_alone(engine: Engine, seat: str, *, within: float = SECONDS) -> Any:
     """One hold, by the fast path."""
-    hold = partial(VERBS[Hold], batch=[a_hold(seat, buyer=seat)])
+    hold = partial(VERBS[Hold], batch=[a_hold(seat, buyer=seat)], context=CONTEXT)
     (outcome,) = await engine.store.transact(hold, within=within, draft=True)
     return outcome
 
@@ -274,7 +274,7 @@ async def test_a_connection_to_a_server_that_takes_no_writes_is_ended(
     """The primary was demoted; once there is one again, the next request finds it."""
     name = _name(postgres_url)
     async with opened(postgres_url) as engine:
-        hold = partial(VERBS[Hold], batch=[a_hold("A1")])
+        hold = partial(VERBS[Hold], batch=[a_hold("A1")], context=CONTEXT)
         await observer.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         await observer.fetchval(f"SELECT count(pg_terminate_backend(pid)) FROM unnest(({PIDS})) AS pid")
         for _ in range(2):

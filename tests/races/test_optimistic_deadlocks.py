@@ -21,7 +21,7 @@ from earmark.store.postgres.session_settings import SETTINGS
 
 from . import shortcuts
 from .commands import IDS, a_cancel, a_confirm, a_hold, a_play, a_release
-from .support import AS_BUILT, VERBS, ForwardingTransaction, Shortcut, granted, without_fresh_seats
+from .support import AS_BUILT, CONTEXT, VERBS, ForwardingTransaction, Shortcut, granted, without_fresh_seats
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -200,7 +200,9 @@ async def plans_of_an_optimistic_write(url: str, *, tables: str) -> list[dict[st
         told.append(message.message)
 
     async def run(*batch: Command) -> list[Any]:
-        outcomes: list[Any] = await store.transact(partial(VERBS[type(batch[0])], batch=batch), within=5, draft=True)
+        outcomes: list[Any] = await store.transact(
+            partial(VERBS[type(batch[0])], batch=batch, context=CONTEXT), within=5, draft=True
+        )
         return outcomes
 
     # A new connection, which plans for these tables, and the only one for optimistic writes.

@@ -17,7 +17,7 @@ from earmark.errors import OutcomeUnknown, RowBusy, StoreUnavailable
 from .commands import IDS, a_confirm, a_hold
 from .optimistic_writes import idempotency
 from .postgres_proxy import PostgresProxy
-from .support import VERBS, granted, has_ended, in_time, until
+from .support import CONTEXT, VERBS, granted, has_ended, in_time, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -256,7 +256,7 @@ async def test_an_abandoned_optimistic_write_loses_no_connection(database: RaceD
     server = await database.server(drafts=True, connections_max=2)
     within = 0.6 if ended_by == "its deadline" else 5
     for n in range(1, 4):
-        hold = partial(VERBS[Hold], batch=[a_hold(f"A{n}", idempotency=idempotency(f"key-{n}"))])
+        hold = partial(VERBS[Hold], batch=[a_hold(f"A{n}", idempotency=idempotency(f"key-{n}"))], context=CONTEXT)
         async with in_the_way(database):
             doing = asyncio.ensure_future(server.store.transact(hold, within=within, draft=True))
             await server.waits_for_a_lock(doing)

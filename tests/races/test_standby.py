@@ -29,7 +29,7 @@ from earmark.testservers.postgres import URL_VARIABLE
 
 from .commands import IDS, a_hold, a_play
 from .optimistic_writes import idempotency
-from .support import VERBS, granted, until
+from .support import CONTEXT, VERBS, granted, until
 from .test_hung_database import served
 
 if TYPE_CHECKING:
@@ -132,14 +132,14 @@ async def test_commits_that_hang_leave_few_backends(standby_url: str, observer: 
         await observer.lose_standby()
         most = 0
         for seat in SEATS:
-            hold = partial(VERBS[Hold], batch=[a_hold(seat, buyer=seat)])
+            hold = partial(VERBS[Hold], batch=[a_hold(seat, buyer=seat)], context=CONTEXT)
             with pytest.raises(Outage):
                 await engine.store.transact(hold, within=SECONDS, draft=draft)
             most = max(most, await observer.connection.fetchval(BACKENDS))
         assert most <= CONNECTIONS_MAX + SPARE
         assert await engine.store.read_event(a_hold().event_id) is not None
         await observer.find_standby()
-        hold = partial(VERBS[Hold], batch=[a_hold("A9")])
+        hold = partial(VERBS[Hold], batch=[a_hold("A9")], context=CONTEXT)
 
         async def is_granted() -> bool:
             try:

@@ -46,7 +46,7 @@ async def send_payment(
 
 async def count_payments(server: AttackedServer, booking: str, *, mode: Mode = Mode.TEST) -> int:
     """The payments that the server has opened for a booking."""
-    bearer = server.live_key if mode else server.shop_key
+    bearer = server.live_key if mode is Mode.LIVE else server.shop_key
     return len((await server.send("GET", f"/v1/bookings/{booking}/payments", bearer=bearer)).json()["payments"])
 
 

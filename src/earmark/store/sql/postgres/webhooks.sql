@@ -20,7 +20,7 @@ ON CONFLICT DO NOTHING;
 -- name: make_webhook
 -- No row back means that there are as many of its kind as there may be. Two requests at once may make one too many, which does no harm.
 INSERT INTO webhooks (id, mode, url, types, event_id, description, secret, created_at)
-SELECT $1::uuid, $2::boolean, $3, $4::text[], $5, $6, $7, $8::timestamptz
+SELECT $1::uuid, $2::text, $3, $4::text[], $5, $6, $7, $8::timestamptz
  WHERE (SELECT count(*) FROM webhooks WHERE mode = $2) < $9::bigint
 RETURNING id;
 
