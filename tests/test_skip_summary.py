@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.api import promtool
+from tests.observability import promtool
 from tests.skip_summary import DEMANDS, lines, missing
 
 ROOT = Path(__file__).parent.parent

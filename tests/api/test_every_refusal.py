@@ -10,6 +10,8 @@ import itertools
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from tests.api.conftest import KEY, house_over
+from tests.api.real import calling, running
 
 from earmark import errors
 from earmark.api import problem_response
@@ -19,9 +21,6 @@ from earmark.engine.group_commit import BatchQueue
 from earmark.engine.ports.gateway import GatewayDenied, Report
 from earmark.errors import UNTOLD, EarmarkError
 from earmark.store.sqlite.memory import MemoryStore
-
-from .conftest import KEY, house_over
-from .real import calling, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 import requests
+from tests.api.conftest import KEY, house_over
+from tests.api.fuzz import Findings, Fuzzer
+from tests.api.real import running
 
 from earmark.api.middleware.rate_limits import Buckets
 from earmark.api.response import ApiResponse
 from earmark.clock import MovableClock
 from earmark.store.sqlite.memory import MemoryStore
-
-from .conftest import KEY, house_over
-from .fuzz import Findings, Fuzzer
-from .real import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

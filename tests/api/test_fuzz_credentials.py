@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.api.conftest import KEY, house_over
+from tests.api.fuzz import Findings, Fuzzer
+from tests.api.real import running
+from tests.api.test_fuzz import fuzzer_of_a_shop, summary
 
 from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
 from earmark.api.middleware.rate_limits import Buckets, RateLimits
@@ -19,11 +23,6 @@ from earmark.clock import MovableClock
 from earmark.domain.api_key import Scope
 from earmark.domain.mode import Mode
 from earmark.store.sqlite.memory import MemoryStore
-
-from .conftest import KEY, house_over
-from .fuzz import Findings, Fuzzer
-from .real import running
-from .test_fuzz import fuzzer_of_a_shop, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.acceptance.support import serve
-
-from .conftest import KEY
-from .test_fuzz import fuzzer_of_a_shop, summary
+from tests.api.conftest import KEY
+from tests.api.test_fuzz import fuzzer_of_a_shop, summary
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,9 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount, Router
+from tests.api.conftest import KEY
 
 from earmark.api import app as api
-
-from .conftest import KEY
 
 if TYPE_CHECKING:
     from earmark.api.services import Services

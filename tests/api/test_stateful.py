@@ -24,15 +24,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.api.conftest import KEY, house_over
+from tests.api.real import running
 from tests.conformance.test_model import BUYERS, CAPACITY, LIMIT, POOLS, SEATS, Model
 
 from earmark.api import problem_response
 from earmark.store import sqlite
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
-
-from .conftest import KEY, house_over
-from .real import running
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -15,9 +15,9 @@ from earmark.errors import OutcomeUnknown, Overloaded, RowBusy, StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from earmark.engine.commands import Row
+    from tests.engine.conftest import Batch, QueueUnderTest
 
-    from .conftest import Batch, QueueUnderTest
+    from earmark.engine.commands import Row
 
     Turn = Callable[[], Awaitable[None]]
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.engine.conftest import NOW
 
 from earmark.clock import MovableClock
 from earmark.domain.event import Event
@@ -19,8 +20,6 @@ from earmark.engine.engine import Engine
 from earmark.errors import Outage, OutcomeUnknown, Refusal, StoreUnavailable
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
-
-from .conftest import NOW
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
+from tests.seatmap.conftest import assert_published_in_order, drain, entry, numbered_entries, open_play, write
 from tests.sqlite_files import make_migrated
 
 from earmark.domain.ids import BookingId, EventId
@@ -19,8 +20,6 @@ from earmark.store.postgres import PostgresStore
 from earmark.store.postgres.outbox import LOCKS
 from earmark.store.postgres.session_settings import SETTINGS
 from earmark.store.sqlite import SqliteStore
-
-from .conftest import assert_published_in_order, drain, entry, numbered_entries, open_play, write
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

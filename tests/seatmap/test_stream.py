@@ -8,6 +8,8 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.seatmap.conftest import drain
+from tests.seatmap.streaming import FACT_SECONDS_MAX, Page, hub_over, open_page, shut
 
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
 from earmark.domain.mode import Mode
@@ -18,9 +20,6 @@ from earmark.seatmap import event_channel as channels
 from earmark.seatmap import followers as streams
 from earmark.seatmap import state_and_changes as scenes
 from earmark.seatmap.entry_feed import EntryFeed
-
-from .conftest import drain
-from .streaming import FACT_SECONDS_MAX, Page, hub_over, open_page, shut
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.seatmap.streaming import FACT_SECONDS_MAX, hub_over, parse
 
 from earmark.api.app import create_app
 from earmark.api.auth.api_keys import Authenticator, Doubt, Scope, hash_of, new_key, new_key_id
@@ -26,8 +27,6 @@ from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.seatmap.entry_feed import EntryFeed
 from earmark.store.sqlite.memory import MemoryStore
-
-from .streaming import FACT_SECONDS_MAX, hub_over, parse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.webhooks.conftest import PLAY, hold, relay, subscribe
 
 from earmark.cli import main
 from earmark.domain.webhook import DeliveryState
 from earmark.engine.ports.webhooks import Health, Outcome
 from earmark.library import Earmark
 from earmark.uuids import new_webhook_id
-
-from .conftest import PLAY, hold, relay, subscribe
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import msgspec
+from tests.webhooks.conftest import PLAY, log, now_of, open_play, subscribe
 
 from earmark.store import sql_files
 from earmark.store.postgres.session_settings import SETTINGS
-
-from .conftest import PLAY, log, now_of, open_play, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+from tests.webhooks.conftest import PLAY, again, hold, log, now_of, relay, subscribe
 
 from earmark.domain.ids import EventId
 from earmark.domain.mode import Mode
@@ -18,8 +19,6 @@ from earmark.engine.ports.webhooks import Health, Outcome
 from earmark.library import Earmark
 from earmark.store import sql_files
 from earmark.uuids import new_delivery_id, new_webhook_id
-
-from .conftest import PLAY, again, hold, log, now_of, relay, subscribe
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
@@ -270,7 +269,7 @@ async def test_a_webhook_is_saved_as_it_was_read_and_removed_with_its_deliveries
 
 async def test_the_schema_queues_an_entry_once(postgres_store: PostgresStore, postgres_url: str, ids: Uuid7Ids) -> None:
     """Even hand-written SQL cannot queue it twice."""
-    from .conftest import open_play
+    from tests.webhooks.conftest import open_play
 
     shop = await open_play(postgres_store, ids)
     await subscribe(postgres_store, URL)
@@ -290,7 +289,7 @@ async def test_a_webhook_that_is_being_queued_for_is_not_removed_meanwhile(
     postgres_store: PostgresStore, postgres_url: str, ids: Uuid7Ids
 ) -> None:
     """A relay that has seen it can write its deliveries; the control, without the lock, cannot write any."""
-    from .conftest import open_play
+    from tests.webhooks.conftest import open_play
 
     await open_play(postgres_store, ids)
     guarded = sql_files.sql("postgres", "webhooks.sql")["find_wanted"]

@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests import skip_summary
+from tests.webhooks.conftest import answer, deliver, dispatcher, hold, log, open_play, receiver, relay, subscribe
 
 from earmark.domain.webhook import DeliveryState
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.webhooks.sender import WebhookSender, new_secret
 from earmark.webhooks.targets import TargetRefused, Targets, is_public
 
-from .conftest import answer, deliver, dispatcher, hold, log, open_play, receiver, relay, subscribe
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from tests.webhooks.conftest import Received
+
     from earmark.clock import MovableClock
     from earmark.uuids import Uuid7Ids
-
-    from .conftest import Received
 
 PUBLIC = "93.184.215.14"
 PRIVATE = [
