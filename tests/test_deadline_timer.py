@@ -22,6 +22,7 @@ class Wait:
         self.expired = asyncio.get_running_loop().create_future()
         self._order = expired if expired is not None else []
 
+    @property
     def is_over(self) -> bool:
         """Whether a test has ended it, or its deadline."""
         return self.over

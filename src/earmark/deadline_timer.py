@@ -21,6 +21,7 @@ class TimedWait(Protocol):
     deadline: float
     """By the event loop's clock."""
 
+    @property
     def is_over(self) -> bool:
         """Whether it has ended and needs no deadline any more."""
         ...
@@ -47,7 +48,7 @@ class DeadlineTimer(Generic[W]):
     def watch(self, wait: W) -> None:
         """Expire this wait at its deadline, unless it is over by then."""
         waits = self._waits
-        while waits and waits[0].is_over():
+        while waits and waits[0].is_over:
             waits.popleft()
         if waits and wait.deadline < waits[-1].deadline:
             # A wait that is shorter than the one before it: rare enough for a timer of its own.
@@ -56,7 +57,7 @@ class DeadlineTimer(Generic[W]):
         waits.append(wait)
         if len(waits) >= self._tidy_at:
             # A long wait at the head keeps those behind it, which may be over since long.
-            self._waits = waits = deque(one for one in waits if not one.is_over())
+            self._waits = waits = deque(one for one in waits if not one.is_over)
             self._tidy_at = max(TIDY_MIN, 2 * len(waits))
         if self._timer is None:
             self._set(waits[0].deadline)
@@ -72,12 +73,12 @@ class DeadlineTimer(Generic[W]):
     def _ring(self) -> None:
         self._timer = None
         now, waits = asyncio.get_running_loop().time(), self._waits
-        while waits and (waits[0].is_over() or waits[0].deadline <= now):
+        while waits and (waits[0].is_over or waits[0].deadline <= now):
             _expire(waits.popleft())
         if waits:
             self._set(waits[0].deadline)
 
 
 def _expire(wait: TimedWait) -> None:
-    if not wait.is_over():
+    if not wait.is_over:
         wait.expire()

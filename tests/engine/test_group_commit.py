@@ -10,7 +10,8 @@ import pytest
 from tests.engine.conftest import NOW, QueueUnderTest, ask_number
 
 from earmark.engine.commands import Command, Decided, TryAgain
-from earmark.engine.queued_requests import QueuedRequest, Shared
+from earmark.engine.group_commit import Shared
+from earmark.engine.queued_requests import QueuedRequest
 from earmark.errors import (
     IdempotencyInProgress,
     OutcomeUnknown,

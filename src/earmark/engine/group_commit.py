@@ -21,13 +21,13 @@ from earmark.engine.commands import Command, Outcome, Result, Row, TryAgain
 from earmark.engine.commit_speed import LOCK_SECONDS_MIN, CommitSpeed
 from earmark.engine.ports.observer import Nobody
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
-from earmark.engine.queued_requests import ANSWERED, QueuedRequest, Shared, unanswered
+from earmark.engine.queued_requests import ANSWERED, QueuedRequest, unanswered
 from earmark.engine.verbs.expire import CONTENDED_SECONDS
 from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy
 from earmark.observability import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from earmark.engine.ports.observer import Observer
     from earmark.engine.verbs.expire import Room
@@ -121,10 +121,11 @@ class BatchQueue(Generic[A]):
         self._deadlines.watch(request)
         self._enter(request)
         try:
-            return await request.answer
+            result: Result = await request.answer
+            return result
         finally:
             # What still has the request would keep what was raised here, and with it every frame that it has passed.
-            request.answer = ANSWERED
+            request.answer, request.is_over = ANSWERED, True
 
     @property
     def is_full(self) -> bool:
@@ -239,7 +240,7 @@ class BatchQueue(Generic[A]):
 
     async def _decide(self, requests: Sequence[QueuedRequest[A]], *, lock_seconds: float, teaches: bool = True) -> None:
         """One transaction for these, and their answers. `RowBusy` is for the caller to see to."""
-        shared = Shared(requests)
+        shared: Shared[A] = Shared(requests)
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -407,6 +408,30 @@ class BatchQueue(Generic[A]):
             self._enter(request)
 
         self._later[request] = asyncio.get_running_loop().call_later(seconds, enter)
+
+
+class Shared(Generic[A]):
+    """The requests that share one transaction."""
+
+    __slots__ = ("requests",)
+
+    def __init__(self, requests: Iterable[QueuedRequest[A]]) -> None:
+        self.requests = list(requests)
+
+    def begin(self) -> list[A]:
+        """Those whose callers still wait, in the moment in which the store is ready to decide about them.
+
+        A store may run a transaction again, and asks again each time.
+        """
+        for request in self.requests:
+            request.in_flight = True
+        self.requests = [request for request in self.requests if not (request.ended or request.answer.done())]
+        return [request.command for request in self.requests]
+
+    def undo(self) -> None:
+        """The transaction was rolled back for certain."""
+        for request in self.requests:
+            request.in_flight = False
 
 
 def _key(relief: object) -> tuple[type, object]:

@@ -1,15 +1,17 @@
-"""One request's place in a queue, and the requests that share a transaction."""
+"""One request's place in a queue."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import msgspec
 
 from earmark.engine.commands import Command, Result
 from earmark.errors import EarmarkError, OutcomeUnknown, Overloaded
 
 if TYPE_CHECKING:
     import asyncio
-    from collections import Counter
     from collections.abc import Iterable
 
 A = TypeVar("A", bound=Command)
@@ -26,37 +28,33 @@ class _Answered:
 ANSWERED = cast("asyncio.Future[Result]", _Answered())
 
 
-class QueuedRequest(Generic[A]):
+class QueuedRequest(msgspec.Struct, Generic[A], eq=False):
     """One request's place in the queue."""
 
-    __slots__ = ("answer", "command", "deadline", "dry", "ended", "in_flight", "mark", "refusal", "rounds", "since")
-
-    def __init__(self, command: A, answer: asyncio.Future[Result], *, deadline: float, mark: object = None) -> None:
-        self.command = command
-        self.answer = answer
-        self.deadline = deadline
-        self.mark = mark
-        self.since = 0.0
-        """When it took its present place."""
-        self.ended = False
-        """Whether its time is over."""
-        self.in_flight = False
-        """Whether a transaction is deciding it: its outcome is unknown if its time is over meanwhile."""
-        self.rounds: Counter[str] | None = None
-        """How often it had to come again, by reason: waiting for a twin is not being starved."""
-        self.dry: frozenset[object] = frozenset()
-        """The pools and totals in which no lapsed hold was left to end when it was last decided."""
-        self.refusal: EarmarkError | None = None
-        """What to say if its time is over while it still waits; that the queue was too long if nothing is known."""
+    command: A
+    answer: Any
+    """The future of its result."""
+    deadline: float
+    mark: object = None
+    since: float = 0.0
+    """When it took its present place."""
+    is_over: bool = False
+    """Whether its caller has an answer, or waits no longer."""
+    ended: bool = False
+    """Whether its time is over."""
+    in_flight: bool = False
+    """Whether a transaction is deciding it: its outcome is unknown if its time is over meanwhile."""
+    rounds: Counter[str] | None = None
+    """How often it had to come again, by reason: waiting for a twin is not being starved."""
+    dry: frozenset[object] = frozenset()
+    """The pools and totals in which no lapsed hold was left to end when it was last decided."""
+    refusal: EarmarkError | None = None
+    """What to say if its time is over while it still waits; that the queue was too long if nothing is known."""
 
     def fail(self, error: Exception) -> None:
         """Tell its caller, if that still waits."""
         if not self.answer.done():
             self.answer.set_exception(error)
-
-    def is_over(self) -> bool:
-        """Whether its caller has an answer, or waits no longer."""
-        return self.answer.done()
 
     def expire(self) -> None:
         """Its time is over. What still waits is never begun; what is under way ends without a listener."""
@@ -64,30 +62,6 @@ class QueuedRequest(Generic[A]):
         # looks at the other: so a request that is told that it was not begun is never begun.
         self.ended = True
         self.fail(OutcomeUnknown() if self.in_flight else self.refusal or Overloaded())
-
-
-class Shared(Generic[A]):
-    """The requests that share one transaction."""
-
-    __slots__ = ("requests",)
-
-    def __init__(self, requests: Iterable[QueuedRequest[A]]) -> None:
-        self.requests = list(requests)
-
-    def begin(self) -> list[A]:
-        """Those whose callers still wait, in the moment in which the store is ready to decide about them.
-
-        A store may run a transaction again, and asks again each time.
-        """
-        for request in self.requests:
-            request.in_flight = True
-        self.requests = [request for request in self.requests if not (request.ended or request.answer.done())]
-        return [request.command for request in self.requests]
-
-    def undo(self) -> None:
-        """The transaction was rolled back for certain."""
-        for request in self.requests:
-            request.in_flight = False
 
 
 def unanswered(requests: Iterable[QueuedRequest[A]]) -> list[QueuedRequest[A]]:

@@ -86,17 +86,14 @@ async def _gather(receive: Receive, *, bytes_max: int) -> tuple[bytes, int]:
 class _Wait:
     """One request whose body is being read."""
 
-    __slots__ = ("deadline", "ended", "is_late", "task")
+    __slots__ = ("deadline", "is_late", "is_over", "task")
 
     def __init__(self, task: asyncio.Task[object], deadline: float) -> None:
         self.task = task
         self.deadline = deadline
-        self.ended = False
-        self.is_late = False
-
-    def is_over(self) -> bool:
+        self.is_over = False
         """Whether the body has been read, or the request was cancelled."""
-        return self.ended
+        self.is_late = False
 
     def expire(self) -> None:
         """Cancel the request that waits for its body."""
@@ -124,7 +121,7 @@ class BodyTimeout:
                 raise TimeoutError from None
             raise
         finally:
-            wait.ended = True
+            wait.is_over = True
 
 
 class BodyDecoder(Generic[T]):

@@ -202,18 +202,15 @@ class _AnswerDeadline:
     which came in time, is read first.
     """
 
-    __slots__ = ("_act", "_handle", "_over", "deadline", "has_passed")
+    __slots__ = ("_act", "_handle", "deadline", "has_passed", "is_over")
 
     def __init__(self, deadline: float, act: Callable[[], None]) -> None:
         self.deadline = deadline
         self.has_passed = False
         self._act = act
         self._handle: asyncio.Handle | None = None
-        self._over = False
-
-    def is_over(self) -> bool:
+        self.is_over = False
         """Whether the answer was read, or the command failed."""
-        return self._over
 
     def expire(self) -> None:
         """Act, unless the answer is read in this turn of the event loop."""
@@ -222,6 +219,6 @@ class _AnswerDeadline:
 
     def cancel(self) -> None:
         """The answer was read, or the command failed."""
-        self._over = True
+        self.is_over = True
         if self._handle is not None:
             self._handle.cancel()
