@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.policy import Policy
@@ -37,7 +40,7 @@ from earmark.engine.idempotency import KnownKeys, Recalled, recall
 from earmark.engine.pending_writes import CLOCK
 from earmark.engine.ports.admission import Busy
 from earmark.engine.ports.observer import Nobody
-from earmark.engine.ports.store import LOCK_SECONDS_MAX
+from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes
 from earmark.engine.verb_context import VerbContext
 from earmark.engine.verbs.cancel import cancel
 from earmark.engine.verbs.change_event import change
@@ -50,14 +53,14 @@ from earmark.engine.verbs.release import release
 from earmark.errors import EarmarkError, OutcomeUnknown, Refusal, RowBusy, SeatsTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Coroutine, Mapping
 
     from earmark.domain.allocation import Wish
     from earmark.domain.booking import Booking
     from earmark.domain.journal import IdempotencyKey
     from earmark.engine.ports.admission import Admission
     from earmark.engine.ports.observer import Observer
-    from earmark.engine.ports.store import Changes, Ids, Store, Transaction
+    from earmark.engine.ports.store import Ids, Store, Transaction
 
 A = TypeVar("A", bound=Command)
 A_contra = TypeVar("A_contra", bound=Command, contravariant=True)
@@ -83,23 +86,21 @@ class BatchVerb(Protocol[A_contra]):
         ...
 
 
-class BatchRun(Generic[A]):
+class BatchRun(msgspec.Struct, Generic[A]):
     """One batch of a verb in one transaction, and what came of it."""
 
-    __slots__ = ("_begin", "_context", "_verb", "commands", "outcomes", "written")
-
-    def __init__(self, verb: BatchVerb[A], begin: Callable[[], Sequence[A]], context: VerbContext) -> None:
-        self._verb = verb
-        self._begin = begin
-        self._context = context
-        self.commands: Sequence[A] = ()
-        self.outcomes: list[Outcome] = []
-        self.written: Changes | None = None
+    verb: BatchVerb[A]
+    begin: Callable[[], Sequence[A]]
+    """Returns the commands of the batch, each time the transaction is run."""
+    context: VerbContext
+    commands: Sequence[A] = ()
+    outcomes: list[Outcome] = []
+    written: Changes | None = None
 
     async def run(self, transaction: Transaction) -> None:
         """Called by the store; again, from the beginning, when it repeats a transaction that was rolled back."""
-        self.commands = self._begin()
-        self.outcomes = await self._verb(transaction, self.commands, self._context) if self.commands else []
+        self.commands = self.begin()
+        self.outcomes = await self.verb(transaction, self.commands, self.context) if self.commands else []
         self.written = transaction.written
 
 
@@ -333,7 +334,7 @@ class Engine:
 
         `begin` returns the commands of the batch, each time the store runs the transaction.
         """
-        batch = BatchRun(verb, begin, self._context)
+        batch: BatchRun[A] = BatchRun(verb, begin, self._context)
         with self.observer.transaction(name):
             try:
                 await self.store.transact(

@@ -15,6 +15,8 @@ import dataclasses
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import msgspec
+
 from earmark.deadline_timer import DeadlineTimer
 from earmark.engine.blocked_rows import UNKNOWN, BlockedRows
 from earmark.engine.commands import Command, Outcome, Result, Row, TryAgain
@@ -27,7 +29,7 @@ from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy
 from earmark.observability import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from earmark.engine.ports.observer import Observer
     from earmark.engine.verbs.expire import Room
@@ -240,7 +242,7 @@ class BatchQueue(Generic[A]):
 
     async def _decide(self, requests: Sequence[QueuedRequest[A]], *, lock_seconds: float, teaches: bool = True) -> None:
         """One transaction for these, and their answers. `RowBusy` is for the caller to see to."""
-        shared: Shared[A] = Shared(requests)
+        shared: Shared[A] = Shared(list(requests))
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -410,13 +412,10 @@ class BatchQueue(Generic[A]):
         self._later[request] = asyncio.get_running_loop().call_later(seconds, enter)
 
 
-class Shared(Generic[A]):
+class Shared(msgspec.Struct, Generic[A]):
     """The requests that share one transaction."""
 
-    __slots__ = ("requests",)
-
-    def __init__(self, requests: Iterable[QueuedRequest[A]]) -> None:
-        self.requests = list(requests)
+    requests: list[QueuedRequest[A]]
 
     def begin(self) -> list[A]:
         """Those whose callers still wait, in the moment in which the store is ready to decide about them.

@@ -44,8 +44,9 @@ async def authenticate(
             raise problem_response.Unauthorized
         if endpoint.scope not in principal.scopes and endpoint.or_scope not in principal.scopes:
             raise problem_response.Forbidden(needs=endpoint.scope)
-        if services.limits.limits_callers:
-            services.limits.admit(principal)
+        limits = services.limits
+        if limits.limits_keys if principal.actor.buyer is None else limits.limits_buyers:
+            limits.admit(principal)
     return principal
 
 

@@ -86,8 +86,8 @@ class RateLimits:
         self._guests = _buckets(guests_per_address, timer)
         self._keys = _buckets(per_key, timer)
         self._buyers = _buckets(per_buyer, timer)
-        self.limits_callers = bool(per_key or per_buyer)
-        """Whether `admit` can refuse at all."""
+        self.limits_keys, self.limits_buyers = bool(per_key), bool(per_buyer)
+        """Whether `admit` can refuse a key, or a buyer, at all."""
         self._failures = Buckets(per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST, timer=timer)
 
     def admit(self, principal: Principal) -> None:

@@ -14,6 +14,7 @@ that is locked after a seat is a deadlock waiting for its second half.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,7 +85,7 @@ async def hold(transaction: Transaction, batch: Sequence[Hold], context: VerbCon
     pools = await transaction.lock_pools(pools_wanted) if pools_wanted else {}
     unmoved = await transaction.lock_seats([seat for seat in wanted.values() if seat.pointer not in alive])
 
-    granting = _Granting(decisions, seen=seen, alive=alive, unmoved=unmoved, totals=totals, pools=pools)
+    granting = _Granting(decisions=decisions, seen=seen, alive=alive, unmoved=unmoved, totals=totals, pools=pools)
     for command in waiting:
         granting.decide(command, terms[command.booking_id])
     return await decisions.close()
@@ -129,44 +130,34 @@ async def _end_lapsed(decisions: BatchDecisions[Hold], wanted: Collection[SeatSe
     return {owner.id for owner in owners.values() if owner.is_active and not owner.is_due(decisions.now)}
 
 
+@dataclass(slots=True, kw_only=True)
 class _Granting:
     """Grants or refuses the holds of a batch, in arrival order, on rows that are locked by now."""
 
-    def __init__(
-        self,
-        decisions: BatchDecisions[Hold],
-        *,
-        seen: Mapping[SeatRef, SeatSeen],
-        alive: set[BookingId],
-        unmoved: frozenset[SeatRef],
-        totals: Mapping[TotalRef, int],
-        pools: Mapping[PoolRef, Pool],
-    ) -> None:
-        self._decisions = decisions
-        self._writes = decisions.writes
-        self._seen = seen
-        self._alive = alive
-        self._unmoved = unmoved
-        self._totals = totals
-        self._pools = pools
+    decisions: BatchDecisions[Hold]
+    seen: Mapping[SeatRef, SeatSeen]
+    alive: set[BookingId]
+    unmoved: frozenset[SeatRef]
+    totals: Mapping[TotalRef, int]
+    pools: Mapping[PoolRef, Pool]
 
     def decide(self, command: Hold, terms: _Terms) -> None:
         """Grant, refuse, or look again."""
         try:
             if again := self._judge(command, limit=terms.per_buyer_max):
-                self._decisions.again(command, again)
+                self.decisions.again(command, again)
                 return
         except Refusal as refusal:
-            self._decisions.refuse(command, refusal)
+            self.decisions.refuse(command, refusal)
             return
         booking = self._booking(command, terms)
-        record = self._decisions.record_response(command, booking)
-        self._writes.open(booking, command=command, record=record)
-        self._decisions.answer(command, booking, record=record)
+        record = self.decisions.record_response(command, booking)
+        self.decisions.writes.open(booking, command=command, record=record)
+        self.decisions.answer(command, booking, record=record)
 
     def _judge(self, command: Hold, *, limit: int | None) -> TryAgain | None:
         self._check_seats(command)
-        if moved := [ref.seat_id for ref in command.seat_refs if ref not in self._unmoved]:
+        if moved := [ref.seat_id for ref in command.seat_refs if ref not in self.unmoved]:
             return TryAgain(refusal=SeatsTaken(seats=moved, transient=True), rounds_max=MOVED_ROUNDS_MAX)
         for ref, units in command.pool_refs.items() if command.pools else ():
             free = self._free(ref)
@@ -176,7 +167,7 @@ class _Granting:
         if limit is None:
             return None
         total = command.total_ref
-        have = self._totals[total] + self._writes.totals.get(total, 0)
+        have = self.totals[total] + self.decisions.writes.totals.get(total, 0)
         if have + command.units > limit:
             over = LimitExceeded(limit=limit, have=have, asked=command.units)
             short_by = have + command.units - limit
@@ -185,25 +176,25 @@ class _Granting:
 
     def _check_seats(self, command: Hold) -> None:
         """None is an active owner's, and none was given to somebody who came before in this batch."""
-        if command.pools and (unknown := [ref.pool_id for ref in command.pool_refs if ref not in self._pools]):
+        if command.pools and (unknown := [ref.pool_id for ref in command.pool_refs if ref not in self.pools]):
             raise PoolUnknown(pools=unknown)
         refs = command.seat_refs
-        given = {ref: owner for ref in refs if (owner := self._writes.owner(ref))}
-        kept = [self._seen[ref] for ref in refs if self._seen[ref].pointer in self._alive] if self._alive else []
+        given = {ref: owner for ref in refs if (owner := self.decisions.writes.owner(ref))}
+        kept = [self.seen[ref] for ref in refs if self.seen[ref].pointer in self.alive] if self.alive else []
         if kept or given:
-            raise _taken(command, kept, given=given, now=self._decisions.now)
+            raise _taken(command, kept, given=given, now=self.decisions.now)
 
     def _free(self, ref: PoolRef) -> int:
         """What this transaction has left of a pool."""
-        delta = self._writes.pools.get(ref, PoolDelta())
-        return self._pools[ref].free - delta.held - delta.sold
+        delta = self.decisions.writes.pools.get(ref, PoolDelta())
+        return self.pools[ref].free - delta.held - delta.sold
 
     def _booking(self, command: Hold, terms: _Terms) -> Booking:
-        seen = self._seen
+        seen = self.seen
         lines = Lines(
             seats=tuple([_line(seen[ref]) for ref in command.seat_refs]),
             pools=tuple(
-                PoolLine(id=ref.pool_id, units=units, price=self._pools[ref].price)
+                PoolLine(id=ref.pool_id, units=units, price=self.pools[ref].price)
                 for ref, units in command.pool_refs.items()
             )
             if command.pools
@@ -215,7 +206,7 @@ class _Granting:
             booking_id=command.booking_id,
             buyer=command.buyer,
             seconds=terms.seconds,
-            now=self._decisions.now,
+            now=self.decisions.now,
         )
 
 
