@@ -25,7 +25,7 @@ def server(database: str, directory: Path) -> Iterator[Service]:
     """A server of two processes, both of them up."""
     service = serve("--processes", str(WORKERS), database=database, directory=directory)
     try:
-        wait_for(lambda: "with 2 workers" in service.log(), seconds=START_SECONDS_MAX)
+        wait_for(lambda: "with 2 processes" in service.log(), seconds=START_SECONDS_MAX)
         yield service
     finally:
         service.stop()
