@@ -302,7 +302,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lock_check_seconds: Annotated[
         float,
         About(
-            "how often `serve` looks whether somebody holds a lock for too long (`earmark_lock_stuck`); 0 is never",
+            "how often `serve` looks for locks that are held for too long (`earmark_lock_stuck`); 0 is never",
             least=0,
             most=3600,
         ),

@@ -4,7 +4,7 @@ A `Refusal` is the rules saying no: nothing was changed, and `transient` tells w
 request may succeed later. An `Outage` is a dependency that stayed silent: nothing was decided, or
 the outcome is not known yet. A bug of ours is an `assert`.
 
-Errors carry facts; the door (`earmark.api`) turns them into sentences for buyers and engineers.
+Errors carry facts; `earmark.api` turns them into sentences for buyers and engineers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 UNTOLD = frozenset({"transient", "lapses", "owners", "rows"})
-"""What is for the program that handles an error, and not for whoever reads it."""
+"""Facts for the program that handles an error; messages leave them out."""
 
 
 class EarmarkError(Exception):
@@ -83,7 +83,7 @@ class PoolUnknown(Refusal):
 
 @dataclass(kw_only=True, eq=False)
 class BookingUnknown(Refusal):
-    """There is no such booking, or it is somebody else's."""
+    """There is no such booking, or it is another buyer's."""
 
     code = "booking_unknown"
     booking_id: str

@@ -187,7 +187,7 @@ class Earmark:
         return _answer(answer, _booking, responses.Booking)
 
     async def booking(self, booking_id: str | UUID) -> responses.Booking:
-        """A booking as it is. A hold whose time is over reads as expired, whoever meets it first."""
+        """A booking as it is. A hold whose time is over reads as expired, also before a worker has ended it."""
         now, booking = await self._find_booking(booking_id)
         return to_response.booking_value(booking, now)
 
@@ -392,7 +392,7 @@ def _booking(booking: law.Booking, now: datetime) -> responses.Booking:
 
 
 def _paid(paid: PayResult, now: datetime) -> responses.Paid:
-    """Sold, or under way; whoever paid for nothing is told so."""
+    """Sold, or under way; raises the refusal of a payment that came to nothing."""
     if refusal := to_response.refused_payment(paid, now):
         raise refusal
     return to_response.paid_value(paid, now)

@@ -1,7 +1,7 @@
-"""Best available: which seats to offer to somebody who names a number and not the seats.
+"""Best available: which seats to offer to a buyer who names a number and not the seats.
 
 Pure and deterministic: the same seats and the same wishes have the same answer. Nothing is decided by it; a hold
-decides, and whoever finds the seats gone chooses again.
+decides, and a request that finds the seats gone chooses again.
 
 Seats are best side by side in one row; then where no single seat is left over beside them, for a single seat is hard
 to sell; then near the front; then where pairs can still fill what is left of the row; then near its middle.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.domain.seat import Seat
 
 AISLE = 1.5
-"""A distance of so many of the row's smallest steps is an aisle: nobody sits side by side across it."""
+"""A distance of so many of the row's smallest steps is an aisle: seats across it are not side by side."""
 
 _LAST_NUMBER = re.compile(r"^(.*?)(\d{1,9})\D*$", re.DOTALL)
 _PARTS = re.compile(r"(\d+)")

@@ -36,7 +36,7 @@ RESEND_SECONDS_MAX = 20 * 3600
 KEY_SECONDS_MIN = 2 * 86_400
 """How long it is kept which request a key opened a payment with: until no hold of that time can be paid any more."""
 LEASE_SECONDS = 30
-"""How long whoever is at work on a payment is left alone with it."""
+"""How long a process that drives a payment has it for itself."""
 LOOK_BACK_SECONDS = (3_600, 8 * 3_600, 26 * 3_600)
 """How long after its beginning a payment that came to nothing is looked at once more."""
 WAIT_SECONDS_MIN = 2
@@ -100,18 +100,18 @@ class SettledAs(StrEnum):
 
 
 UNDECIDED = frozenset({PaymentState.PENDING, PaymentState.REQUIRES_ACTION, PaymentState.UNKNOWN})
-"""Nobody here knows yet whether there is money."""
+"""It is not known here yet whether there is money."""
 TAKEN = frozenset({PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED, PaymentState.SETTLED})
 """The money was taken, whatever went back since."""
 
 
 class Standing(StrEnum):
-    """How a payment stands at its gateway, as that tells it."""
+    """How a payment stands at its gateway, as the gateway reports it."""
 
     ABSENT = "absent"
     """The gateway knows no such payment."""
     PROCESSING = "processing"
-    """It is being decided, and nobody here can hurry it."""
+    """It is being decided, and Earmark cannot hurry it."""
     REQUIRES_ACTION = "requires_action"
     """The buyer has to do something first, as with 3-D Secure."""
     AUTHORISED = "authorised"
@@ -156,7 +156,7 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     action: Mapping[str, str] | None = None
     return_url: str | None = None
     due_at: datetime | None = None
-    """When somebody has to look at it next; None when nothing is left to do."""
+    """When the payment driver has to look at it next; None when nothing is left to do."""
     tries: int = 0
     version: int = 1
     processed_at: datetime | None = None
@@ -284,7 +284,7 @@ def given_up(payment: Payment) -> Payment:
 
 
 def flagged(payment: Payment, *, code: str) -> Payment:
-    """Nothing more can be done by itself: somebody has to look."""
+    """Nothing more can be done automatically: an operator has to look."""
     return msgspec.structs.replace(payment, state=PaymentState.NEEDS_ATTENTION, code=code)
 
 
@@ -348,13 +348,13 @@ def refunded_elsewhere(payment: Payment, amount: int) -> Payment:
 
 
 def came_back(payment: Payment, refund: Refund, *, code: str) -> Payment:
-    """A refund that was made has failed since: the buyer does not have the money, and somebody has to look."""
+    """A refund that was made has failed since: the buyer does not have the money, and an operator has to look."""
     assert refund.amount <= payment.refunded, "what came back never went"
     return flagged(msgspec.structs.replace(payment, refunded=payment.refunded - refund.amount), code=code)
 
 
 def scheduled(payment: Payment, *, now: datetime, tried: bool, open_question: bool = False) -> Payment:
-    """With the time at which somebody has to look next: sooner after news, later after every try that brought none.
+    """With the time at which it is looked at next: sooner after news, later after every try that brought none.
 
     An `open_question` is asked again in any state: a refund that is on its way, a look that was not answered.
     """
@@ -375,9 +375,9 @@ def _look_back_at(payment: Payment, *, now: datetime) -> datetime | None:
 
 
 def has_work(payment: Payment) -> bool:
-    """Whether its story goes on by itself."""
+    """Whether the payment driver has something left to do for it."""
     if payment.state is PaymentState.NEEDS_ATTENTION:
-        # Nobody knows whether there is money: somebody looks at it, and the gateway is asked all the same.
+        # It is not known whether there is money: an operator looks at it, and the gateway is asked all the same.
         return not payment.captured
     if payment.state is PaymentState.SETTLED:
         # What it owes beyond what went back is the refund that was refused, and a person has dealt with that.

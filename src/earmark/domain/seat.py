@@ -12,7 +12,7 @@ from earmark.domain.state_machine import LIVE, State
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is known about a seat whoever sits there."""
+    """What is known about a seat, whichever booking has it."""
 
     event_id: EventId
     id: SeatId

@@ -77,7 +77,7 @@ TYPES: dict[str, str] = {
     "payment.settled": "a person has dealt with a payment",
     "refund.requested": "money is owed back",
     REFUND_MADE: "the gateway has given money back",
-    PING: "somebody tried the webhook out; every webhook gets its own",
+    PING: "a client tried the webhook out; every webhook gets its own",
 }
 """Every type, with what it means."""
 

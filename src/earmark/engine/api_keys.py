@@ -28,7 +28,7 @@ class KeySteps(Protocol):
     now: datetime
 
     async def lock(self, key_id: KeyId) -> ApiKey | None:
-        """Nobody else changes it until this transaction ends."""
+        """Lock the key: no other transaction changes it until this one ends."""
         ...
 
     async def insert(self, key: ApiKey) -> bool:

@@ -1,7 +1,7 @@
-"""The desk: one batch of asks in one transaction, from its keys to its answers.
+"""Decides one batch of commands in one transaction, from its idempotency keys to its results.
 
-Asks are decided in the order in which they came. Nobody is told anything before the transaction has committed,
-so a loser learns of the loss only when the winner is certain.
+Commands are decided in order of arrival. No caller gets its result before the transaction has committed, so a request
+is refused only once the request that won has been committed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class BatchDecisions(Generic[A]):
         return [command for number, command in enumerate(self._batch) if number not in self._outcomes]
 
     def refuse(self, command: A, refusal: Refusal) -> None:
-        """The rules say no. Where that was found out is nobody's business, and would keep the whole batch in memory."""
+        """The rules say no. The traceback is dropped, for it would keep the whole batch in memory."""
         self._settle(command, refusal.with_traceback(None))
 
     def again(self, command: A, again: TryAgain) -> None:

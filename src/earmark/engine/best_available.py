@@ -1,11 +1,11 @@
-"""Best available: a hold whose seats are chosen here, from a map that is read for it.
+"""Best available: holds whose seats are chosen here, from a seat map that is read for them.
 
-    earlier answer? → read the map → choose → hold, as if the buyer had named these seats
+    recorded response? → read the map → choose → hold, as if the buyer had named these seats
 
-The map decides nothing: the hold does. Who finds the seats gone reads again and chooses again, a bounded number of
-times, and all of it within the one deadline of the request. All who ask for one event while its map is being read share
-the next reading, and are offered different seats; what was offered and is not decided yet is offered to nobody else of
-this process.
+The map decides nothing: the hold does. A request whose seats are gone reads again and chooses again, a bounded number
+of times, and all of it within the one deadline of the request. Requests for one event that arrive while its map is
+being read share the next reading, and are offered different seats; what was offered and is not decided yet is offered
+to no other request of this process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WAITING_MAX = 5000
 
 
 class _Wanted:
-    """One who waits to be offered seats."""
+    """A request that waits to be offered seats."""
 
     __slots__ = ("avoid", "command", "offer", "wish")
 
@@ -71,7 +71,7 @@ class _OnlyAvoided(Exception):
 
 
 class _House:
-    """One event: who waits for an offer, who waits for what others were offered, and what that is."""
+    """One event: the requests that wait for an offer, those that wait for offered seats, and the offered seats."""
 
     def __init__(self) -> None:
         self.waiting: list[_Wanted] = []
@@ -90,12 +90,12 @@ class _House:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is here any more."""
+        """Whether no request waits, no seat is offered and no reading is under way."""
         return not (self.waiting or self.parked or self.offered or self.reading)
 
 
 class BestSeats:
-    """Chooses for many at once; the hold itself is the engine's."""
+    """Chooses seats for many requests at once; the engine then holds them."""
 
     def __init__(self, store: Store, *, hold: Holding, waiting_max: int = WAITING_MAX) -> None:
         self._store = store
@@ -178,7 +178,7 @@ class BestSeats:
         try:
             return await wanted.offer
         except asyncio.CancelledError:
-            # Whoever left while the offer was on its way has not taken it.
+            # A request that was cancelled after its offer was made has not taken the seats.
             if wanted.offer.done() and not wanted.offer.cancelled() and wanted.offer.exception() is None:
                 self._settle(house, event_id, wanted.offer.result())
             house.forget_one()
@@ -187,7 +187,7 @@ class BestSeats:
             self._waiting -= 1
 
     def _settle(self, house: _House, event_id: EventId, seats: Collection[SeatId]) -> None:
-        """These are decided: whoever waited for that is offered what is left."""
+        """These seats are decided: requests that waited for that are offered what is left."""
         house.offered.difference_update(seats)
         house.waiting[:0] = house.parked
         house.parked.clear()
@@ -208,7 +208,7 @@ class BestSeats:
                 batch, house.waiting = house.waiting[:BATCH_MAX], house.waiting[BATCH_MAX:]
                 try:
                     await self._choose(house, event_id, batch)
-                except Exception as broken:  # noqa: BLE001 (whatever it is, those who wait must hear of it)
+                except Exception as broken:  # noqa: BLE001 (any error goes to the requests that wait)
                     for wanted in batch:
                         if not wanted.offer.done():
                             wanted.offer.set_exception(broken)

@@ -192,7 +192,7 @@ class Pay(BookingCommand, frozen=True, kw_only=True):
     address: str | None = None
     """From where a buyer asks, as a name that tells no address; None where that is not known, or not a buyer's."""
     unpayable: InvalidRequest | None = None
-    """Why no money can be taken this way, which hinders nobody who has nothing to pay."""
+    """Why no money can be taken this way; a booking that costs nothing is confirmed all the same."""
 
 
 class RefundPayment(BookingCommand, frozen=True, kw_only=True):

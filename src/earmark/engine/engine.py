@@ -167,7 +167,7 @@ class Engine:
         }
 
     def listen(self, hear: Callable[[Changes], None]) -> None:
-        """Tell somebody, after each commit of this process, what it wrote. To hear is quick, and never fails."""
+        """Call this after each commit of this process with what it wrote. It must be quick and must not raise."""
         self._listeners.append(hear)
 
     def hold(self, command: Hold, *, within: float | None = None) -> Coroutine[Any, Any, Result]:

@@ -1,10 +1,10 @@
-"""money back: what a gateway said of a refund, and what that means for its payment.
+"""Applies what a gateway reported of a refund to the refund and its payment.
 
     pending ──► done ──► refused      (made, and weeks later it came back: an account that is closed by now)
        └──────────────► refused
 
-Whatever is refused leaves money without a booking, or a buyer without money: somebody has to look. So has somebody
-where a person gave money back at the gateway's own page: the booking stays sold until they say otherwise.
+A refused refund leaves money without a booking, or a buyer without money: an operator has to look. So an operator has
+where a person gave money back at the gateway's own page: the booking stays sold until the operator says otherwise.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""money: what a gateway said of a payment, and what that means for its booking. One verb for whoever heard it.
+"""Applies what a gateway reported of a payment to the payment and its booking, whichever process got the report.
 
-    look at the seats that a re-claim would need → lock the booking, with the lapsed owners of those seats → the payment
+    read the seats that a re-claim would need → lock the booking, with the lapsed owners of those seats → the payment
          → judge on the locked rows → lock totals, pools and seats where the booking takes or gives → write
 
 Money that came late finds its booking expired. If everything is still free it is sold after all; if something moved
@@ -82,10 +82,10 @@ async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) ->
 
 
 async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_over: bool = False) -> Payment:
-    """Nobody waits for this money any longer: its booking is lost, or the gateway took too long to decide.
+    """End the wait for this money: its booking is lost, or the gateway took too long to decide.
 
-    Where the gateway takes the money by itself only its own word ends the wait: such a payment is flagged instead, and
-    its booking stays pinned until somebody has looked.
+    Where the gateway takes the money by itself only its own report ends the wait: such a payment is flagged instead,
+    and its booking stays pinned until an operator has looked.
 
     With `hand_over` the payment is due at once, for another driver to end it at its gateway.
     """
@@ -336,7 +336,7 @@ class _Hearing:
         return sold
 
     def _all_free(self) -> bool:
-        """As far as the look shows: each seat is this booking's, nobody's, or lapsed."""
+        """As far as the unlocked read shows: each seat is this booking's, free, or lapsed."""
         free = {Verdict.FREE, Verdict.LAPSED}
         return all(verdict(seat, now=self._ledger.now) in free for seat in self._seen.values())
 
@@ -397,5 +397,5 @@ def _known(payment: Payment, report: Report) -> Payment:
 
 
 def due_now(payment: Payment, *, now: datetime) -> Changes:
-    """Somebody has to look at this payment, whatever is known of it."""
+    """Make this payment due at once, in whatever state it is."""
     return Changes(payments=[msgspec.structs.replace(payment, due_at=now, version=payment.version + 1)])

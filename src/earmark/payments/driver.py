@@ -1,10 +1,10 @@
-"""The teller: takes a payment from where its rows stand to where nothing is left to do.
+"""The payment driver: takes a payment from where its rows stand to where nothing is left to do.
 
     read the payment, its booking and its refunds → one step → call the gateway → write what it said → and again
 
-The rows are the saga. Whoever drives a payment (a request, a callback, the reconciler) starts from them, and may die
-anywhere: the next one starts from them too. No lock and no transaction is open while a gateway works, and two who drive
-the same payment do no harm, for every call carries an id that makes it the same call.
+The rows are the saga. What drives a payment (a request, a callback, the reconciler) starts from them, and may crash
+anywhere: the next one starts from them too. No lock and no transaction is open while a gateway works, and two processes
+that drive the same payment do no harm, for every call carries an id that makes it the same call.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 STEPS_MAX = 20
 HURRIED_SECONDS = 1.0
-"""How long whoever comes after the word to hurry waits for a gateway: most answer by then."""
+"""How long a request that comes after `hurry` waits for a gateway: most answer by then."""
 MOVED_ROUNDS_MAX = 3
 REPLACE_TRIES_MAX = 2
 """How often a gateway is asked at once to end a payment for another: the first answer may be lost."""
@@ -190,7 +190,7 @@ class PaymentDriver:
         return answer
 
     def follow_up(self, booking: Booking) -> None:
-        """Drive the payment of a booking that was just changed, behind whoever changed it."""
+        """Drive the payment of a booking that was just changed, in the background."""
         payment_id = law.payment_id_of(booking.payment_id) if booking.payment_id else None
         if payment_id is not None:
             self._drive_on(payment_id)
@@ -212,7 +212,7 @@ class PaymentDriver:
             apply_report.take_callback, gateway=gateway, callback=callback, about=about, ids=self._engine.ids
         )
         new = await self._transact(take)
-        # Whoever drives it now may wait for a reply that this overtook. The payment is due, and looked at afterwards.
+        # A drive under way may wait for a reply that this callback overtook. The payment is due, and read afterwards.
         if new and about.payment.id not in self._driving:
             await self._wait(self._drive_on(about.payment.id, look=True))
         return True
@@ -252,7 +252,7 @@ class PaymentDriver:
         return self._queues.silent
 
     async def advance(self, payment_id: PaymentId, *, look: bool = False) -> Payment | None:
-        """Take a payment as far as it goes now. Whoever asks for one that is being driven waits for that drive.
+        """Take a payment as far as it goes now. A caller that names one which is being driven waits for that drive.
 
         With `look`, also one that is over is asked about once.
         """
@@ -273,7 +273,7 @@ class PaymentDriver:
             _log.warning("payment %s paused: %s; due again when its claim ends", payment_id, outage)
 
     def hurry(self) -> None:
-        """Let nobody wait for a gateway any longer: this process is about to end, and what was recorded goes on."""
+        """Let no request wait for a gateway any longer: this process is about to end, and what was recorded goes on."""
         self._hurried.set()
 
     async def close(self) -> None:

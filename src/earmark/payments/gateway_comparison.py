@@ -1,6 +1,6 @@
-"""Two books about the same money, ours and a gateway's: where they differ, and whether that is wrong.
+"""Compares our payments with a gateway's own records: where they differ, and whether that is wrong.
 
-A payment that somebody will still look at may differ, and is only listed. What nobody looks at again agrees to the
+A payment that the reconciler or an operator will still look at may differ, and is only listed. Any other agrees to the
 cent, and all money that the gateway took under an id of ours is a payment of ours.
 """
 
@@ -30,14 +30,14 @@ ORPHAN = "money that a gateway took under an id of ours is a payment of ours"
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """What came of laying the two side by side."""
+    """The result of a comparison."""
 
     agree: int = 0
     flaws: list[Flaw] = msgspec.field(default_factory=list)
     still_open: list[Flaw] = msgspec.field(default_factory=list)
-    """They differ, and somebody will look: the reconciler, or a person who was called."""
+    """They differ, and the reconciler, or an operator who was called, will look."""
     foreign: int = 0
-    """Charges there without an id of ours: somebody else's business."""
+    """Charges there without an id of ours: made by other programs."""
 
 
 def is_open(payment: Payment) -> bool:

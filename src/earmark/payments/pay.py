@@ -1,4 +1,4 @@
-"""pay: a payment is opened for a hold, before anybody is asked for money.
+"""pay: opens a payment for a hold, before any gateway is called.
 
 The payment's id comes from the caller's idempotency key and the booking, so that the same request again, in another
 process or after a crash, is the same payment. With the payment it is recorded which request opened it: from then on

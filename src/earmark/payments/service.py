@@ -1,4 +1,4 @@
-"""The till: which gateways this process has, and for how long a request waits for one of them."""
+"""The payment service: which gateways this process has, and for how long a request waits for one of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PaymentTerms(TypedDict):
 
 
 class PaymentService:
-    """Where money changes hands. Live events pay at gateways that move real money, test events at the others."""
+    """Pays and refunds. Live events pay at gateways that move real money, test events at the others."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class PaymentService:
         return answer
 
     def hurry(self) -> None:
-        """Whoever waits for a gateway is answered now; what is not decided goes on by itself."""
+        """Answer the requests that wait for a gateway now; what is not decided goes on by itself."""
         self.driver.hurry()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the saga needs from whoever moves the money.
+"""What the payment saga needs from a gateway.
 
 A gateway is believed in what it says has happened, and never in its silence: whatever raises `GatewaySilent` may have
 taken effect. Every call that moves money carries an id of ours, and the same call again has the same effect once.
@@ -50,7 +50,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """How a payment stands, as its gateway tells it."""
+    """How a payment stands, as its gateway reports it."""
 
     standing: Standing
     gateway_id: str | None = None
@@ -87,7 +87,7 @@ class RefundOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefundReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a refund stands, as its gateway tells it."""
+    """How a refund stands, as its gateway reports it."""
 
     standing: RefundStanding
     gateway_id: str | None = None
@@ -224,7 +224,7 @@ class Gateway(Protocol):
         ...
 
     async def status(self, order: Order) -> Report:
-        """How the payment stands now: by the gateway's id, or by ours when that was never learnt."""
+        """How the payment stands now: found by the gateway's id, or by ours when the gateway's is not known."""
         ...
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:

@@ -1,4 +1,4 @@
-"""Heartbeats: who is at work, where, and how its last round went. No verb needs them, and none waits for them."""
+"""Heartbeats: which workers run, on which host, and how the last round of each went. No verb needs them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 WELL = frozenset({"ok", "starting"})
-"""Outcomes that nobody has to look at."""
+"""Outcomes that need no operator."""
 ALIVE_SECONDS = 30.0
 _FAILURE = re.compile(r"\w+ since (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00): (.*)", re.DOTALL)
 
 
 def alive_seconds(heartbeat_seconds: float) -> float:
-    """How long whoever beats so often may be silent and is still taken to be at work."""
+    """How long a process that writes its heartbeat so often may be silent and is still taken to be running."""
     return max(ALIVE_SECONDS, 3 * heartbeat_seconds)
 
 
@@ -33,7 +33,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process says of one of its roles."""
+    """What a process reports of one of its roles."""
 
     role: str
     outcome: str
@@ -52,7 +52,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """A role of a process, as it was last heard of. The moments are the store's."""
+    """The last heartbeat of one role of a process. Its times are the store's clock's."""
 
     process_id: UUID
     role: str
@@ -83,7 +83,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roll(msgspec.Struct, frozen=True, kw_only=True):
-    """Everybody who was heard of, and the moment of asking."""
+    """All heartbeats that are kept, and the moment they were read at."""
 
     now: datetime
     beats: Sequence[Beat]
@@ -97,7 +97,7 @@ class Beats(Protocol):
         ...
 
     async def leave(self, process_id: UUID) -> None:
-        """The process stops politely: whoever is missed later did not."""
+        """Remove the process's heartbeats: it shuts down. One that leaves its rows behind has crashed."""
         ...
 
     async def read(self, *, limit: int) -> Roll:
@@ -105,7 +105,7 @@ class Beats(Protocol):
         ...
 
     async def clear(self, *, seconds: float, limit: int) -> int:
-        """Forget those who were not heard of for so long; how many that were."""
+        """Delete heartbeats that were not written for so long; how many those were."""
         ...
 
 
@@ -114,5 +114,5 @@ class KeepsBeats(Protocol):
 
     @property
     def beats(self) -> Beats:
-        """Who is at work."""
+        """The heartbeats of running processes."""
         ...

@@ -32,7 +32,7 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 
     now: datetime
     due: int
-    """Holds whose time is over and that nobody has ended."""
+    """Holds whose time is over and that no worker has ended."""
     due_since: datetime | None
     unsent: int
     """Journal entries without a number."""
@@ -40,7 +40,7 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holds(msgspec.Struct, frozen=True, kw_only=True):
-    """The holds of one kind: those that live, and those whose time is over and that nobody has ended."""
+    """The holds of one kind: those that live, and those whose time is over and that no worker has ended."""
 
     now: datetime
     held: int

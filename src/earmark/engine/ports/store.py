@@ -152,7 +152,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def freed(self) -> list[SeatRef]:
-        """Seats that may be somebody else's from now on."""
+        """Seats that other bookings may take from now on."""
         ended = (booking for booking in (*self.expired, *self.moved) if not booking.is_live)
         return [*self.cleared, *(ref for booking in ended for ref in booking.seat_refs)]
 
@@ -184,7 +184,7 @@ class Transaction(Protocol):
         ...
 
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
-        """The bookings there are, each as it is once nobody else is changing it."""
+        """Lock these bookings, as far as they exist, and return each as it is once no other transaction changes it."""
         ...
 
     async def lock_due(
@@ -196,7 +196,7 @@ class Transaction(Protocol):
         buyer: Buyer | None = None,
         pool: PoolRef | None = None,
     ) -> list[Booking]:
-        """Holds whose time is over, the longest due first, passing over those that somebody else is changing.
+        """Holds whose time is over, the longest due first, passing over those that another transaction is changing.
 
         `skip` leaves out the first ones: those that the sweeper could not end before.
         """
@@ -215,7 +215,7 @@ class Transaction(Protocol):
         ...
 
     async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
-        """The payments there are, each as it is once nobody else is changing it."""
+        """Lock these payments, as far as they exist, and return each as it is once no other transaction changes it."""
         ...
 
     async def read_payment_key(self, key: IdempotencyKey) -> PaymentKey | None:
@@ -381,11 +381,11 @@ class Store(Parts, Protocol):
     async def claim_payments(
         self, *, limit: int, lease_seconds: float, gateways: Collection[str] | None = None
     ) -> list[PaymentId]:
-        """Payments that somebody has to look at now, the longest due first. For so long nobody else is given them.
+        """Payments that are due, the longest due first. For `lease_seconds` no other process is given them.
 
         Of these gateways only, if they are named: a process that cannot reach a gateway leaves its payments to others.
-        But for those that nobody has decided within the longest time that paying pins a hold: to give one up needs no
-        gateway, and nobody may have this one any more.
+        Except payments that were not decided within the longest time that paying pins a hold: giving one up needs no
+        gateway, and perhaps no process has this gateway any more.
         """
         ...
 

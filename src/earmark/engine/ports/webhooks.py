@@ -1,8 +1,8 @@
-"""Webhooks as a store keeps them: who wants to be called, what waits to be delivered, and how it went.
+"""Webhooks as a store keeps them: which URLs are called, what waits to be delivered, and how deliveries went.
 
-A delivery is written in the transaction that gives its entry a number, so none is lost and none is there twice. Whoever
-delivers is given a webhook with some of its deliveries, for a while; if that ends without a word, they are given out
-again. So a message is sent at least once.
+A delivery is written in the transaction that gives its entry a number, so none is lost and none is there twice. A
+dispatcher leases a webhook with some of its deliveries; if the lease ends without a result, they are leased again. So a
+message is sent at least once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """That a webhook is to hear of an event, and of which types; of all if none is named."""
+    """That a webhook is called about an event, and for which types of message; for all if none is named."""
 
     webhook_id: WebhookId
     event_id: EventId
@@ -33,7 +33,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Errand(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody to call, and what to say, oldest first. For as long as a lease nobody else is given the same."""
+    """A webhook to call and its due deliveries, oldest first, leased to one dispatcher."""
 
     webhook: Webhook
     deliveries: Sequence[Delivery]
@@ -41,7 +41,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one delivery of an errand."""
+    """What became of one leased delivery."""
 
     delivery_id: DeliveryId
     attempt: int
@@ -56,7 +56,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How a webhook itself fared on an errand."""
+    """How a webhook itself answered the calls of one lease."""
 
     ok: bool
     """Whether any call was answered as it should."""
@@ -64,7 +64,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """If it was not: when that began, unless it has failed for longer."""
     resting_until: datetime | None = None
     disabled_because: str | None = None
-    """Why nobody shall call it any more."""
+    """Why it is not called any more."""
     unless_well_since: datetime | None = None
     """Disable it only if nothing succeeded from this moment on."""
 
@@ -87,7 +87,7 @@ class AlreadyDone(Exception):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """What one webhook has not been told yet."""
+    """What one webhook has not been sent yet."""
 
     webhook_id: WebhookId
     pending: int
@@ -112,7 +112,7 @@ class Webhooks(Protocol):
         ...
 
     async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
-        """As it now is, if nobody has saved it since it was read: it is then one version on.
+        """Save it as it now is, if no other request has saved it since it was read: it is then one version on.
 
         `AlreadyDone` when the deed is. A deed is kept in the transaction of what was done, or not at all.
         """
@@ -131,7 +131,7 @@ class Webhooks(Protocol):
         ...
 
     async def queue(self, delivery: Delivery) -> None:
-        """Something to deliver that no entry tells of."""
+        """Queue a delivery that belongs to no journal entry."""
         ...
 
     async def log(
@@ -159,7 +159,7 @@ class Webhooks(Protocol):
         ...
 
     async def record(self, webhook_id: WebhookId, outcomes: Sequence[Outcome], health: Health | None) -> bool:
-        """How an errand went, in one transaction; True when that has disabled the webhook."""
+        """Record the results of a lease in one transaction; True when that has disabled the webhook."""
         ...
 
     async def prune(self, *, before: datetime, limit: int) -> int:
@@ -172,12 +172,12 @@ class KeepsWebhooks(Protocol):
 
     @property
     def webhooks(self) -> Webhooks:
-        """Who wants to be called."""
+        """The webhooks of this store, and their deliveries."""
         ...
 
 
 def deliveries_of(numbered: Iterable[Numbered], wanted: Iterable[Wanted], *, now: datetime) -> list[Delivery]:
-    """One delivery for each entry and each webhook that wants to hear of it, in the order of the entries."""
+    """One delivery for each entry and each webhook that is called about it, in the order of the entries."""
     by_event: dict[EventId, list[Wanted]] = {}
     for want in wanted:
         by_event.setdefault(want.event_id, []).append(want)

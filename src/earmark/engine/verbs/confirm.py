@@ -55,8 +55,8 @@ def _uses(
 ) -> tuple[dict[OutsidePaymentRef, BookingId], list[tuple[Confirm, OutsidePaymentRef]]]:
     """The payments that this batch would use: one for each booking, the first to be named.
 
-    And the asks that name a second one, each with the first: they are decided in the next batch should the first
-    turn out to be used already. A second booking for a payment is simply too late, whoever has it.
+    And the commands that name a second one, each with the first: they are decided in the next batch if the first
+    turns out to be used already. A second booking for a payment is refused, whichever booking has it.
     """
     uses: dict[OutsidePaymentRef, BookingId] = {}
     firsts: dict[BookingId, OutsidePaymentRef] = {}

@@ -184,7 +184,7 @@ class _Granting:
         return None
 
     def _check_seats(self, command: Hold) -> None:
-        """None is a live owner's, and none was given to somebody who came before in this batch."""
+        """Refuse seats of a live owner, and seats given to an earlier request of this batch."""
         if command.pools and (unknown := [ref.pool_id for ref in command.pool_refs if ref not in self._pools]):
             raise PoolUnknown(pools=unknown)
         refs = command.seat_refs
