@@ -26,7 +26,13 @@ CLIENT_VARIABLES = ("EARMARK_KEY", "EARMARK_URL")
 """Read by the commands that call a service, and no settings of this process."""
 TEST_VARIABLES = ("EARMARK_TEST_", "EARMARK_PROOF")
 """Read by Earmark's own tests."""
-RENAMED = {"EARMARK_SWEEP": "EARMARK_EMBEDDED_WORKERS", "EARMARK_WORKERS": "EARMARK_PROCESSES"}
+RENAMED = {
+    "EARMARK_SWEEP": "EARMARK_EMBEDDED_WORKERS",
+    "EARMARK_WORKERS": "EARMARK_PROCESSES",
+    "EARMARK_BATCH_LANES_MAX": "EARMARK_BATCH_CONNECTIONS_MAX",
+    "EARMARK_LINE_SECONDS_MAX": "EARMARK_QUEUE_SECONDS_MAX",
+    "EARMARK_BATCH_WAITING_MAX": "EARMARK_QUEUE_LENGTH_MAX",
+}
 """Former names of settings: not accepted, but an error that names one says the new name."""
 PROXIES_MAX = 16
 DAY = 86_400
@@ -217,10 +223,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     request_seconds_max: Annotated[
         float, About("how long a request may take inside the engine before its outcome is unknown", least=0.1, most=300)
     ] = 15.0
-    line_seconds_max: Annotated[
+    queue_seconds_max: Annotated[
         float,
         About(
-            "how long a newcomer may have to wait in line; when it would be longer, it is told to come again (503)",
+            "how long a new request may have to wait in its queue; when it would be longer, it is refused (503)",
             least=0.05,
             most=300,
         ),
@@ -252,15 +258,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, About("how many connections this process opens to PostgreSQL at most", least=2, most=1000)
     ] = 12
     batch_size_max: Annotated[
-        int, About("how many requests travel in one transaction at most (group commit)", least=1, most=1000)
+        int, About("how many requests share one transaction at most (group commit)", least=1, most=1000)
     ] = 100
-    batch_lanes_max: Annotated[
-        int, About("how many such transactions of one verb are under way at once, at most", least=1, most=16)
+    batch_connections_max: Annotated[
+        int, About("how many such transactions of one verb run at once, each on its connection", least=1, most=16)
     ] = 3
-    batch_waiting_max: Annotated[
+    queue_length_max: Annotated[
         int,
         About(
-            "how many requests of one verb (or for best-available seats) wait before the next is refused; "
+            "how many requests of one verb (or for best-available seats) may be queued before the next is refused; "
             "half as many may wait for locked rows",
             least=1,
             most=1_000_000,

@@ -200,7 +200,9 @@ async def plans_of_an_optimistic_write(url: str, *, tables: str) -> list[dict[st
         told.append(message.message)
 
     async def run(*batch: Command) -> list[Any]:
-        outcomes: list[Any] = await store.transact(partial(VERBS[type(batch[0])], batch=batch), within=5, draft=True)
+        outcomes: list[Any] = await store.transact(
+            partial(VERBS[type(batch[0])], batch=batch), within=5, optimistic=True
+        )
         return outcomes
 
     # A new connection, which plans for these tables, and the only one for optimistic writes.

@@ -1,9 +1,9 @@
-"""The engine: the verbs over one store, each with its line of requests.
+"""The engine: the verbs over one store, each with its queue of requests.
 
     engine = Engine(store, ids=ids)
-    answer = await engine.hold(ask)
+    result = await engine.hold(command)
 
-Every call returns an `Result` or raises a `Refusal` or an `Outage`. What was answered is committed.
+Every call returns a `Result` or raises a `Refusal` or an `Outage`. What a result says is committed.
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ class Engine:
         admission: Admission | None = None,
         request_seconds_max: float = 15.0,
         transaction_seconds_max: float = 10.0,
-        lanes: int = 3,
+        connection_slots: int = 3,
         batch_size_max: int = 100,
         observer: Observer | None = None,
         waiting_max: int = 5000,
-        line_seconds_max: float = 15.0,
+        queue_seconds_max: float = 15.0,
     ) -> None:
         self.store = store
         self.ids = ids
@@ -133,18 +133,20 @@ class Engine:
         self._transaction_seconds_max = transaction_seconds_max
         self._row_waits = asyncio.Semaphore(ROW_WAITS_MAX)
         self._context = VerbContext(policy=self.policy, ids=ids)
-        size_max = min(batch_size_max, store.requests_at_once_max(batches=lanes * VERBS_BATCHED) or batch_size_max)
+        size_max = min(
+            batch_size_max, store.requests_at_once_max(batches=connection_slots * VERBS_BATCHED) or batch_size_max
+        )
 
         def queue(name: str, verb: BatchVerb[A], **options: Any) -> BatchQueue[A]:
             return BatchQueue(
-                partial(self.run, verb, draft=True, name=name),
+                partial(self.run, verb, optimistic=True, name=name),
                 relieve=self.relieve,
                 verb=name,
                 observer=self.observer,
-                lanes=lanes,
+                connection_slots=connection_slots,
                 size_max=size_max,
                 waiting_max=waiting_max,
-                waiting_seconds_max=line_seconds_max,
+                waiting_seconds_max=queue_seconds_max,
                 row_waits=self._row_waits,
                 **options,
             )
@@ -158,7 +160,7 @@ class Engine:
         self._deciding: set[IdempotencyKey] = set()
         """The keys of the holds that admission let through, while this process decides them."""
         self._best = BestSeats(store, hold=self.hold, waiting_max=waiting_max)
-        self.lines: Mapping[str, BatchQueue[Any]] = {
+        self.queues: Mapping[str, BatchQueue[Any]] = {
             "hold": self._holds,
             "extend": self._extends,
             "confirm": self._confirms,
@@ -166,9 +168,9 @@ class Engine:
             "cancel": self._cancels,
         }
 
-    def listen(self, hear: Callable[[Changes], None]) -> None:
+    def listen(self, listener: Callable[[Changes], None]) -> None:
         """Call this after each commit of this process with what it wrote. It must be quick and must not raise."""
-        self._listeners.append(hear)
+        self._listeners.append(listener)
 
     def hold(self, command: Hold, *, within: float | None = None) -> Coroutine[Any, Any, Result]:
         """Set seats and units aside, all or nothing; `within` is what is left of a request's time."""
@@ -279,7 +281,7 @@ class Engine:
 
     @property
     def _lock_seconds(self) -> float:
-        return max(line.lock_seconds for line in self.lines.values())
+        return max(queue.lock_seconds for queue in self.queues.values())
 
     async def _transact(self, work: Callable[[Transaction], Awaitable[T]], *, lock_seconds: float) -> T:
         written: Changes | None = None
@@ -302,8 +304,8 @@ class Engine:
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of the store."""
-        lines = self.lines.values()
-        await asyncio.gather(*(line.close() for line in lines), self._best.close(), self._known_keys.close())
+        queues = self.queues.values()
+        await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
         if self.admission is not None:
             await self.admission.close()
         await self.store.close()
@@ -325,7 +327,7 @@ class Engine:
         verb: BatchVerb[A],
         begin: Callable[[], Sequence[A]],
         *,
-        draft: bool = False,
+        optimistic: bool = False,
         name: str = "",
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> list[Outcome]:
@@ -337,7 +339,7 @@ class Engine:
         with self.observer.transaction(name):
             try:
                 await self.store.transact(
-                    batch.run, within=self._transaction_seconds_max, draft=draft, lock_seconds=lock_seconds
+                    batch.run, within=self._transaction_seconds_max, optimistic=optimistic, lock_seconds=lock_seconds
                 )
             except OutcomeUnknown:
                 if not await self._took_place(batch.commands, batch.outcomes):
@@ -351,8 +353,8 @@ class Engine:
     def _tell(self, written: Changes | None) -> None:
         """Also of what was lost or is in doubt: to look again costs little, to believe what is not so costs more."""
         if written is not None:
-            for hear in self._listeners:
-                hear(written)
+            for listener in self._listeners:
+                listener(written)
 
     def _count_expired(self, written: Changes | None) -> None:
         if written is not None and written.expired:

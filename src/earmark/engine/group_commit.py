@@ -1,8 +1,8 @@
-"""Group commit: requests that come while a transaction commits travel together in the next one.
+"""Group commit: requests that arrive while a transaction commits share the next one.
 
-There is no timer. A lone request goes at once; under load, batches grow by themselves, up to a cap that keeps them
-from marching in step. Within a batch the order of arrival decides. One failing request never fails the others: a
-batch that breaks is split and run again, until the one that breaks is alone.
+There is no timer. A lone request is run at once; under load, batches grow by themselves, up to a cap that keeps the
+connection slots from committing in step. Within a batch the order of arrival decides. One failing request never fails
+the others: a batch that breaks is split and run again, until the one that breaks is alone.
 
 Nor does one locked row stop the others. A batch waits for it only as long as a few batches take. Then the requests that
 need the row wait for it in a transaction of their own (`blocked_rows`), and the others are run again at once.
@@ -37,7 +37,7 @@ A = TypeVar("A", bound=Command)
 log = logs.get()
 
 PASSED_MAX = 200
-"""How many who wait for a rival are passed over for one batch: to look past more of them costs more than it gives."""
+"""How many requests that wait for a rival are passed over for one batch: scanning more costs more than it gives."""
 ROW_WAITS_MAX = 2
 """How many connections may wait for locked rows at once: the others stay free for requests that can be decided."""
 DECIDING_SECONDS = 0.25
@@ -45,7 +45,7 @@ DECIDING_SECONDS = 0.25
 
 
 class BatchQueue(Generic[A]):
-    """A queue of requests for one verb, and a few lanes that carry batches of them to the store."""
+    """The queue of requests for one verb. Its connection slots are how many batches run at once."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class BatchQueue(Generic[A]):
         *,
         relieve: Callable[..., Awaitable[Room]],
         claims: Callable[[A], Collection[object]] = lambda _: (),
-        lanes: int = 3,
-        lane_min: int = 32,
+        connection_slots: int = 3,
+        next_slot_min: int = 32,
         size_max: int = 100,
         waiting_max: int = 5000,
         waiting_seconds_max: float = 15.0,
@@ -69,19 +69,19 @@ class BatchQueue(Generic[A]):
         self._relieve = relieve
         self._claims = claims
         self._claimed: set[object] = set()
-        """What the batches under way are deciding about. A request for the same waits, and is then told at once."""
-        self._lanes = lanes
-        self._lane_min = lane_min
+        """What the batches under way are deciding about. A request for the same waits, and is then decided at once."""
+        self._connection_slots = connection_slots
+        self._next_slot_min = next_slot_min
         self._size_max = size_max
         self._waiting_max = waiting_max
         self._waiting_seconds_max = waiting_seconds_max
-        self._flying = 0
+        self._requests_in_flight = 0
         """Requests that are under way."""
         self._pace = CommitSpeed()
-        self._line: deque[QueuedRequest[A]] = deque()
+        self._queue: deque[QueuedRequest[A]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._gathered_at = 0.0
-        """When a lane last took a batch."""
+        """When a connection slot last took a batch."""
         self._standstill: asyncio.TimerHandle | None = None
         self._later: dict[QueuedRequest[A], asyncio.TimerHandle] = {}
         self._deadlines: DeadlineTimer[QueuedRequest[A]] = DeadlineTimer()
@@ -94,8 +94,8 @@ class BatchQueue(Generic[A]):
 
     @property
     def waiting(self) -> int:
-        """How many stand in line, wait to stand in it again, or wait for a locked row."""
-        return len(self._line) + len(self._later) + len(self._blocked)
+        """How many requests are queued, wait to be queued again, or wait for a locked row."""
+        return len(self._queue) + len(self._later) + len(self._blocked)
 
     @property
     def in_flight(self) -> int:
@@ -108,7 +108,7 @@ class BatchQueue(Generic[A]):
         return self._pace.lock_seconds(now=asyncio.get_running_loop().time())
 
     async def submit(self, command: A, *, within: float) -> Result:
-        """Stand in line, and return the answer once its transaction is certain."""
+        """Queue a command, and return its result once its transaction has committed."""
         if self.is_full:
             raise Overloaded
         loop = asyncio.get_running_loop()
@@ -128,20 +128,20 @@ class BatchQueue(Generic[A]):
 
     @property
     def is_full(self) -> bool:
-        """Whether newcomers are turned away.
+        """Whether new requests are refused.
 
-        A newcomer waits as long as the first in line has waited, at least, and as those before it will take. So a
-        burst is taken in as far as it can be carried away in time, and none is let in only to hear of it too late.
+        A new request waits as long as the first in the queue has waited, at least, and as those before it will take. So
+        a burst is accepted as far as it can be decided in time, and none is accepted only to be refused too late.
         """
-        line = self._line
-        if not line:
+        queue = self._queue
+        if not queue:
             return False
         now = asyncio.get_running_loop().time()
-        ahead = self._pace.queue_seconds(len(line) + self._flying, now=now)
-        return max(now - line[0].since, ahead) > self._waiting_seconds_max or len(line) >= self._waiting_max
+        ahead = self._pace.queue_seconds(len(queue) + self._requests_in_flight, now=now)
+        return max(now - queue[0].since, ahead) > self._waiting_seconds_max or len(queue) >= self._waiting_max
 
     async def close(self) -> None:
-        """Finish what was accepted; a request that waits for a twin elsewhere is told so."""
+        """Finish what was accepted; refuse requests that wait for a twin in another process."""
         self._closing = True
         for request, handle in self._later.items():
             handle.cancel()
@@ -154,48 +154,50 @@ class BatchQueue(Generic[A]):
         if request.answer.done():
             return
         request.since = asyncio.get_running_loop().time()
-        (self._line.appendleft if first else self._line.append)(request)
+        (self._queue.appendleft if first else self._queue.append)(request)
         # A few are not worth a transaction of their own while one is under way: they will be the next.
-        if not self._running or (len(self._running) < self._lanes and len(self._line) >= self._lane_min):
-            self._open_lane()
-        elif self._standstill is None and len(self._running) < self._lanes:
+        if not self._running or (
+            len(self._running) < self._connection_slots and len(self._queue) >= self._next_slot_min
+        ):
+            self._take_slot()
+        elif self._standstill is None and len(self._running) < self._connection_slots:
             self._watch_for_standstill()
 
-    def _open_lane(self) -> None:
+    def _take_slot(self) -> None:
         self._running.add(asyncio.get_running_loop().create_task(self._drive()))
 
     def _watch_for_standstill(self) -> None:
         self._standstill = asyncio.get_running_loop().call_later(self.lock_seconds, self._end_standstill)
 
     def _end_standstill(self) -> None:
-        """Even a few are worth another lane when those that run have taken nothing for a while: one may hang."""
+        """Use another slot even for a few requests when the running ones took nothing for a while: one may hang."""
         self._standstill = None
-        if not self._line or len(self._running) >= self._lanes:
+        if not self._queue or len(self._running) >= self._connection_slots:
             return
         if asyncio.get_running_loop().time() - self._gathered_at >= self.lock_seconds:
-            self._open_lane()
+            self._take_slot()
         self._watch_for_standstill()
 
     async def _drive(self) -> None:
-        """One lane: batch after batch until the line is empty."""
-        lane = asyncio.current_task()
-        assert lane is not None
-        # The request that came first made this task, but it serves all: its id is not for the lines of others.
+        """Use one connection slot: batch after batch until the queue is empty."""
+        slot = asyncio.current_task()
+        assert slot is not None
+        # The request that came first made this task, but it serves all: its id is not for others' log lines.
         logs.request_id.set(None)
         try:
             while batch := self._gather():
                 claimed = {claim for request in batch for claim in self._claims(request.command)}
                 self._claimed |= claimed
-                self._flying += len(batch)
+                self._requests_in_flight += len(batch)
                 try:
                     with self._observer.batch(self._verb, [request.mark for request in batch]):
                         await self._carry(batch)
                 finally:
-                    self._flying -= len(batch)
+                    self._requests_in_flight -= len(batch)
                     self._claimed -= claimed
         finally:
-            # At once, and not by a callback: a request that came in between would find a lane that never comes.
-            self._running.discard(lane)
+            # At once, and not by a callback: a request that came in between would wait for a slot that has ended.
+            self._running.discard(slot)
 
     def _gather(self) -> list[QueuedRequest[A]]:
         """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
@@ -207,8 +209,8 @@ class BatchQueue(Generic[A]):
         wanted = set(self._claimed)
         blocked = self._blocked if self._blocked.rows else None
         self._gathered_at = asyncio.get_running_loop().time()
-        while self._line and len(batch) < self._size_max and len(passed) < PASSED_MAX:
-            request = self._line.popleft()
+        while self._queue and len(batch) < self._size_max and len(passed) < PASSED_MAX:
+            request = self._queue.popleft()
             if request.answer.done() or (blocked is not None and blocked.take(request)):
                 continue
             if wanted and not wanted.isdisjoint(claims := self._claims(request.command)):
@@ -216,7 +218,7 @@ class BatchQueue(Generic[A]):
                 passed.append(request)
                 continue
             batch.append(request)
-        self._line.extendleft(reversed(passed))
+        self._queue.extendleft(reversed(passed))
         return batch
 
     async def _carry(self, requests: Sequence[QueuedRequest[A]]) -> None:
@@ -238,7 +240,7 @@ class BatchQueue(Generic[A]):
                 return
 
     async def _decide(self, requests: Sequence[QueuedRequest[A]], *, lock_seconds: float, teaches: bool = True) -> None:
-        """One transaction for these, and their answers. `RowBusy` is for the caller to see to."""
+        """One transaction for these, and their results. `RowBusy` is for the caller to handle."""
         shared = Shared(requests)
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -317,7 +319,7 @@ class BatchQueue(Generic[A]):
     async def _sort_out(self, row: Row, requests: Sequence[QueuedRequest[A]], busy: RowBusy, *, for_good: bool) -> None:
         """Refuse those that have waited for the row for long enough, let the others that need it wait on.
 
-        Those that do not need it stand in line again. Where no row can be named, they are found by halves.
+        Those that do not need it are queued again. Where no row can be named, they are found by halves.
         """
         stuck = [request for request in requests if any(one in busy.rows for one in request.command.rows)]
         others = [request for request in requests if request not in stuck]
@@ -394,10 +396,10 @@ class BatchQueue(Generic[A]):
                 self._enter(request, first=True)
 
     async def _make_room(self, relief: object, *, units: int) -> Room | None:
-        """None where it failed: then those that were starved are refused for now, and the line moves on."""
+        """None where it failed: then the requests that need room are refused for now, and the queue goes on."""
         try:
             return await self._relieve(relief, units=units, lock_seconds=self.lock_seconds)
-        except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this line caused it)
+        except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this queue caused it)
             log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
             return None
 

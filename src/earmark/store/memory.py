@@ -97,7 +97,7 @@ class MemoryStore(MoneyReads):
         work: Callable[[Transaction], Awaitable[T]],
         *,
         within: float,  # noqa: ARG002 (instant)
-        draft: bool = False,  # noqa: ARG002 (alone)
+        optimistic: bool = False,  # noqa: ARG002 (alone)
         lock_seconds: float = LOCK_SECONDS_MAX,  # noqa: ARG002 (alone)
     ) -> T:
         """At once, and alone."""

@@ -246,7 +246,7 @@ class _Counted:
     """What the servers of this host have counted, all of them together."""
 
     def __init__(self, services: Services) -> None:
-        self._verbs = list(services.engine.lines)
+        self._verbs = list(services.engine.queues)
         self._values: Mapping[tuple[str, str], float] = services.metrics.figures()
 
     def lines(self) -> list[ops.OpsLine]:

@@ -317,7 +317,7 @@ class Store(Parts, Protocol):
         work: Callable[[Transaction], Awaitable[T]],
         *,
         within: float,
-        draft: bool = False,
+        optimistic: bool = False,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
         """Run the work in one transaction, at most `within` seconds, and commit it.
@@ -325,13 +325,13 @@ class Store(Parts, Protocol):
         A row that another transaction has locked is waited for `lock_seconds`; then `RowBusy` says which rows are
         locked, as far as that can be found out, and nothing was kept.
 
-        With `draft`, a store may first run it without a lock: what the work reads is then only seen, and what it
+        With `optimistic`, a store may first run it without locks: what the work reads is then only seen, and what it
         writes is kept if none of that has moved, in one step, or not at all. If something has, the work is run again,
-        now with locks. Work that passes over locked rows or changes an event asks for no draft.
+        now with locks. Work that passes over locked rows or changes an event is never optimistic.
 
         The work awaits nothing but its transaction and may be run again from its start after a deadlock or
         a serialization failure. Raises `StoreUnavailable` when nothing was kept, and `OutcomeUnknown` when
-        the commit was sent and its answer lost: then `has_entry` tells.
+        the commit was sent and its answer lost: then `has_entry` says which.
         """
         ...
 
@@ -343,7 +343,7 @@ class Store(Parts, Protocol):
         ...
 
     async def known_keys(self, keys: Sequence[IdempotencyKey]) -> Collection[IdempotencyKey]:
-        """Which of these keys remember an answer. A plain read: it claims nothing and waits for no standby."""
+        """Which of these keys have a recorded response. A plain read: it claims nothing and waits for no standby."""
         ...
 
     async def read_event(self, event_id: EventId) -> Event | None:

@@ -134,13 +134,13 @@ class PostgresStore(Checks, MoneyReads, Reads):
         work: Callable[[Transaction], Awaitable[T]],
         *,
         within: float,
-        draft: bool = False,
+        optimistic: bool = False,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
         """Deadlocks cannot happen between our own verbs; hand-written SQL may still cause one, so retry."""
         if self._connections.abandoned:
             await self._connections.check_commits()
-        if draft and not self.pgbouncer:
+        if optimistic and not self.pgbouncer:
             loop = asyncio.get_running_loop()
             until = loop.time() + within
             self._drafted.drafts += 1

@@ -87,7 +87,7 @@ class SqliteStore(MoneyReads):
         work: Callable[[Transaction], Awaitable[T]],
         *,
         within: float,
-        draft: bool = False,  # noqa: ARG002 (one writer: nothing moves under it)
+        optimistic: bool = False,  # noqa: ARG002 (one writer: nothing moves under it)
         lock_seconds: float = LOCK_SECONDS_MAX,  # noqa: ARG002 (one writer: no row is locked)
     ) -> T:
         """One hop to the writer's thread and back. Leaving early never leaves half a transaction behind."""
