@@ -18,7 +18,7 @@ from earmark.domain.journal import IdempotencyKey
 from earmark.domain.policy import Policy
 from earmark.engine.commands import Decided, Hold
 from earmark.engine.engine import Engine
-from earmark.engine.ports.store import Look
+from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import RowBusy, SetupError, StoreUnavailable
 from earmark.store import queries
 from earmark.store.postgres import hosts
@@ -114,7 +114,7 @@ async def test_what_a_verb_raises_between_two_calls_costs_no_connection(
     """As when a booking is cancelled whose payment a gateway has: payments are decided under locks."""
 
     async def work(transaction: Any) -> None:
-        await transaction.begin([], Look(bookings=[IDS.booking_id()]))
+        await transaction.begin([], RowsNeeded(bookings=[IDS.booking_id()]))
         assert raised == "needs locks", "our own bug"
         await transaction.lock_payments([IDS.payment_id()])
 

@@ -19,7 +19,7 @@ from earmark.engine.commands import (
     TryAgain,
 )
 from earmark.engine.pending_writes import PendingWrites
-from earmark.engine.ports.store import Look
+from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import BookingExpired, BookingUnknown, IdempotencyInProgress, IdempotencyMismatch, Refusal
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import BookingId
     from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
     from earmark.domain.state_machine import Verb
-    from earmark.engine.ports.store import Ids, Opening, Transaction
+    from earmark.engine.ports.store import Ids, Transaction, TransactionStart
 
 A = TypeVar("A", bound=Command)
 B = TypeVar("B", bound=BookingCommand)
@@ -43,23 +43,23 @@ TWIN_DELAY_SECONDS = 0.01
 class BatchDecisions(Generic[A]):
     """Outcomes so far, by ask, and the ledger they follow from."""
 
-    def __init__(self, transaction: Transaction, batch: Sequence[A], *, opening: Opening, ids: Ids) -> None:
+    def __init__(self, transaction: Transaction, batch: Sequence[A], *, start: TransactionStart, ids: Ids) -> None:
         self.transaction = transaction
-        self.now = opening.now
+        self.now = start.now
         """The transaction's one moment."""
-        self.writes = PendingWrites(now=opening.now, ids=ids)
+        self.writes = PendingWrites(now=start.now, ids=ids)
         self._batch = batch
         self._numbers = {id(command): number for number, command in enumerate(batch)}
         self._outcomes: dict[int, Outcome] = {}
-        self._recall(opening)
+        self._recall(start)
 
     @classmethod
     async def open(
-        cls, transaction: Transaction, batch: Sequence[A], *, ids: Ids, look: Look | None = None
+        cls, transaction: Transaction, batch: Sequence[A], *, ids: Ids, needed: RowsNeeded | None = None
     ) -> BatchDecisions[A]:
         """Claim the batch's keys; what a key remembers is answered and leaves the batch."""
-        opening = await transaction.begin([command.idempotency.key for command in batch if command.idempotency], look)
-        return cls(transaction, batch, opening=opening, ids=ids)
+        start = await transaction.begin([command.idempotency.key for command in batch if command.idempotency], needed)
+        return cls(transaction, batch, start=start, ids=ids)
 
     @property
     def waiting(self) -> list[A]:
@@ -68,11 +68,11 @@ class BatchDecisions(Generic[A]):
 
     def refuse(self, command: A, refusal: Refusal) -> None:
         """The rules say no. The traceback is dropped, for it would keep the whole batch in memory."""
-        self._settle(command, refusal.with_traceback(None))
+        self._set_outcome(command, refusal.with_traceback(None))
 
     def again(self, command: A, again: TryAgain) -> None:
         """Decide it in the next batch."""
-        self._settle(command, again)
+        self._set_outcome(command, again)
 
     def record_response(
         self, command: A, value: Booking | Event | PayResult | CancelResult
@@ -89,7 +89,7 @@ class BatchDecisions(Generic[A]):
         wrote: bool = True,
     ) -> None:
         """Decided. A response that a key remembers is also the one that the client gets."""
-        self._settle(command, Decided(value=value, now=self.now, wrote=wrote, record=record))
+        self._set_outcome(command, Decided(value=value, now=self.now, wrote=wrote, record=record))
 
     async def close(self, **offer: Any) -> list[Outcome]:
         """Write what moved (and what an operator changed), and hand out the outcomes in arrival order."""
@@ -98,32 +98,32 @@ class BatchDecisions(Generic[A]):
             await self.transaction.write(self.writes.changes(**offer))
         return outcomes
 
-    def _settle(self, command: A, outcome: Outcome) -> None:
+    def _set_outcome(self, command: A, outcome: Outcome) -> None:
         number = self._numbers[id(command)]
         assert number not in self._outcomes, "an ask is decided once"
         self._outcomes[number] = outcome
 
-    def _recall(self, opening: Opening) -> None:
+    def _recall(self, start: TransactionStart) -> None:
         taken: set[IdempotencyKey] = set()
         for command in self._batch:
             if command.idempotency is None:
                 continue
             key = command.idempotency.key
-            if memory := opening.remembered.get(key):
+            if memory := start.remembered.get(key):
                 same = command.idempotency.is_of(memory.request_hash)
-                self._settle(command, Replayed(record=memory) if same else IdempotencyMismatch())
-            elif key in opening.busy or key in taken:
+                self._set_outcome(command, Replayed(record=memory) if same else IdempotencyMismatch())
+            elif key in start.busy or key in taken:
                 twin = TryAgain(
                     refusal=IdempotencyInProgress(), rounds_max=TWIN_ROUNDS_MAX, delay_seconds=TWIN_DELAY_SECONDS
                 )
-                self._settle(command, twin)
+                self._set_outcome(command, twin)
             taken.add(key)
 
 
 async def open_on_bookings(transaction: Transaction, batch: Sequence[B], *, ids: Ids) -> BatchDecisions[B]:
     """A desk for asks about bookings, which it will want to see."""
-    look = Look(requests=len(batch), bookings={command.booking_id for command in batch})
-    return await BatchDecisions.open(transaction, batch, ids=ids, look=look)
+    needed = RowsNeeded(requests=len(batch), bookings={command.booking_id for command in batch})
+    return await BatchDecisions.open(transaction, batch, ids=ids, needed=needed)
 
 
 async def settle(

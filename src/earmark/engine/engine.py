@@ -36,7 +36,7 @@ from earmark.engine.group_commit import ROW_WAITS_MAX, BatchQueue, for_now
 from earmark.engine.idempotency import KnownKeys, Recalled, recall
 from earmark.engine.pending_writes import CLOCK
 from earmark.engine.ports.admission import Busy
-from earmark.engine.ports.observer import Nobody
+from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.engine.verb_context import VerbContext
 from earmark.engine.verbs.cancel import cancel
@@ -124,7 +124,7 @@ class Engine:
         self.store = store
         self.ids = ids
         self.policy = policy or Policy()
-        self.observer: Observer = observer or Nobody()
+        self.observer: Observer = observer or NullObserver()
         self.admission = admission
         self._listeners: list[Callable[[Changes], None]] = []
         if admission is not None:

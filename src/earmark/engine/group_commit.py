@@ -19,7 +19,7 @@ from earmark.deadline_timer import DeadlineTimer
 from earmark.engine.blocked_rows import UNKNOWN, BlockedRows
 from earmark.engine.commands import Command, Outcome, Result, Row, TryAgain
 from earmark.engine.commit_speed import LOCK_SECONDS_MIN, CommitSpeed
-from earmark.engine.ports.observer import Nobody
+from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.engine.queued_requests import ANSWERED, QueuedRequest, Shared, unanswered
 from earmark.engine.verbs.expire import CONTENDED_SECONDS
@@ -65,7 +65,7 @@ class BatchQueue(Generic[A]):
         self._run = run
         """One transaction: `run(begin, lock_seconds=…)` calls `begin` for its requests, each time it is run."""
         self._verb = verb
-        self._observer: Observer = observer or Nobody()
+        self._observer: Observer = observer or NullObserver()
         self._relieve = relieve
         self._claims = claims
         self._claimed: set[object] = set()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.payment import PaymentKey
     from earmark.engine.commands import KeyedRequest
-    from earmark.engine.ports.store import Opening, Store, Transaction
+    from earmark.engine.ports.store import Store, Transaction, TransactionStart
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,11 +46,11 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
 async def recall(store: Store, key: IdempotencyKey, *, within: float, key_seconds: float) -> Recalled:
     """Look a key up without deciding anything. A payment that it opened is found by the record of that."""
 
-    async def look(transaction: Transaction) -> tuple[Opening, PaymentKey | None]:
+    async def look(transaction: Transaction) -> tuple[TransactionStart, PaymentKey | None]:
         return await transaction.begin([key]), await transaction.read_payment_key(key)
 
-    opening, opened = await store.transact(look, within=within)
-    if record := opening.remembered.get(key):
+    start, opened = await store.transact(look, within=within)
+    if record := start.remembered.get(key):
         return Recalled(record=record)
     about = await store.read_dossier(opened.payment_id if opened else first_payment_id_for(key))
     if about is not None and about.now - about.payment.created_at >= timedelta(seconds=key_seconds):
@@ -59,7 +59,7 @@ async def recall(store: Store, key: IdempotencyKey, *, within: float, key_second
     if about is not None and was_denied(about.payment):
         about = None
     return Recalled(
-        busy=about is not None or key in opening.busy,
+        busy=about is not None or key in start.busy,
         about=about,
         request_hash=opened.request_hash if opened else None,
     )
@@ -92,9 +92,9 @@ class KnownKeys:
     async def _read(self, key: IdempotencyKey, *, within: float) -> IdempotencyRecord | None:
         """What a known key remembers. While another request has it claimed, wait: the caller's deadline bounds that."""
         while True:
-            opening = await self._store.transact(lambda transaction: transaction.begin([key]), within=within)
-            if key not in opening.busy:
-                return opening.remembered.get(key)
+            start = await self._store.transact(lambda transaction: transaction.begin([key]), within=within)
+            if key not in start.busy:
+                return start.remembered.get(key)
             await asyncio.sleep(TWIN_DELAY_SECONDS)
 
     async def _are_known(self, keys: Sequence[IdempotencyKey]) -> list[bool]:

@@ -36,8 +36,8 @@ async def hear_refund(
     transaction: Transaction, *, report: RefundReport, refund_id: RefundId, about: Dossier, ids: Ids
 ) -> Payment:
     """Lay what the gateway said of a refund over what is known of it."""
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
@@ -55,8 +55,8 @@ async def hear_elsewhere(
 
     A refund of ours is recorded before its gateway is asked, so it is never taken for another, answered or not.
     """
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     refunds = {one.id: one for one in await transaction.read_refunds(before.id)}

@@ -59,8 +59,8 @@ async def hear(
     dry: Collection[PoolRef | TotalRef] = (),
 ) -> Payment | Moved:
     """Lay what the gateway said over what is known. What is `dry` has no lapsed hold left that could be ended."""
-    opening = await transaction.begin([])
-    hearing = await _Hearing.open(transaction, about, writes=PendingWrites(now=opening.now, ids=ids), ids=ids)
+    start = await transaction.begin([])
+    hearing = await _Hearing.open(transaction, about, writes=PendingWrites(now=start.now, ids=ids), ids=ids)
     if hearing is None:
         return Moved()
     return await hearing.hear(report, policy=policy, dry=dry)
@@ -68,8 +68,8 @@ async def hear(
 
 async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
     """The gateway was silent: what was asked of it may have happened, and is looked at again later."""
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     unknown = law.unanswered(before)
@@ -89,8 +89,8 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
 
     With `hand_over` the payment is due at once, for another driver to end it at its gateway.
     """
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     waits = wants(booking, before) and booking.state is State.PAYING
@@ -124,8 +124,8 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
 
 async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
     """Its buyer has left its action undone and named another method: it is about to be ended at its gateway."""
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     if before.state is not PaymentState.REQUIRES_ACTION or before.code == law.REPLACED:
@@ -139,8 +139,8 @@ async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -
 
 async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
     """A person has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
@@ -171,17 +171,17 @@ async def take_callback(
 
     A process that crashes afterwards loses nothing.
     """
-    opening = await transaction.begin([])
+    start = await transaction.begin([])
     if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
         return False
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     if callback.disputed:
-        writes = PendingWrites(now=opening.now, ids=ids)
+        writes = PendingWrites(now=start.now, ids=ids)
         notes.dispute(writes, booking, payment, kind=callback.kind)
         await transaction.write(writes.changes())
     else:
-        await transaction.write(due_now(payment, now=opening.now))
+        await transaction.write(due_now(payment, now=start.now))
     return True
 
 

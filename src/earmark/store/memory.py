@@ -25,7 +25,15 @@ from earmark.domain.seat import Seat, SeatSeen
 from earmark.domain.state_machine import EDGES, LIVE, State
 from earmark.engine.accounts import Accounts
 from earmark.engine.api_keys import Keys
-from earmark.engine.ports.store import LOCK_SECONDS_MAX, BookingFilter, Changes, Flaw, Opening, SeatMap, SeatOnMap
+from earmark.engine.ports.store import (
+    LOCK_SECONDS_MAX,
+    BookingFilter,
+    Changes,
+    Flaw,
+    SeatMap,
+    SeatOnMap,
+    TransactionStart,
+)
 from earmark.store.inline import drive
 from earmark.store.memory_accounts import MemoryAccounts
 from earmark.store.memory_keys import MemoryKeys
@@ -43,7 +51,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
     from earmark.domain.pool import Pool
-    from earmark.engine.ports.store import Clock, Look, Transaction
+    from earmark.engine.ports.store import Clock, RowsNeeded, Transaction
 
 T = TypeVar("T")
 
@@ -89,7 +97,7 @@ class MemoryStore(MoneyReads):
         self.live = MemoryLive(self.outbox, read_map=self.read_map)
         self.accounts = Accounts(MemoryAccounts(clock))
         self.keys = Keys(MemoryKeys(clock))
-        self.beats = MemoryBeats(clock)
+        self.heartbeats = MemoryBeats(clock)
         self.upkeep = MemoryUpkeep(lambda: self._tables, clock=clock)
 
     async def transact(
@@ -199,10 +207,10 @@ class MemoryTransaction(MoneySteps):
         self.written: Changes | None = None
         self._now = now
 
-    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
+    async def begin(self, keys: Sequence[IdempotencyKey], look: RowsNeeded | None = None) -> TransactionStart:  # noqa: ARG002 (looks later)
         """Nobody else is deciding anything."""
         remembered = {key: self.tables.memories[key] for key in keys if key in self.tables.memories}
-        return Opening(now=self._now, remembered=remembered)
+        return TransactionStart(now=self._now, remembered=remembered)
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
         """By id."""

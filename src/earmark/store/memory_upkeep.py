@@ -13,7 +13,7 @@ from earmark.domain.ids import BookingId, EntryId, PoolRef, TotalRef
 from earmark.domain.payment import UNDECIDED
 from earmark.domain.pool import PoolDelta
 from earmark.domain.state_machine import State
-from earmark.engine.ports.heartbeats import Beat, Roll
+from earmark.engine.ports.heartbeats import HeartbeatList, HeartbeatRow
 from earmark.engine.ports.maintenance import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
     from earmark.domain.payment import Payment, PaymentKey
     from earmark.domain.pool import Pool
-    from earmark.engine.ports.heartbeats import Process, Pulse
+    from earmark.engine.ports.heartbeats import HeartbeatReport, Process
     from earmark.engine.ports.store import Clock
 
 FIRST = EntryId(UUID(int=0))
@@ -50,16 +50,16 @@ class MemoryBeats:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rows: dict[tuple[UUID, str], Beat] = {}
+        self._rows: dict[tuple[UUID, str], HeartbeatRow] = {}
 
-    async def tell(self, process: Process, pulses: Collection[Pulse]) -> None:
+    async def write(self, process: Process, reports: Collection[HeartbeatReport]) -> None:
         """At once."""
         now = self._clock.now()
-        for pulse in pulses:
-            key = (process.id, pulse.role)
+        for report in reports:
+            key = (process.id, report.role)
             began = self._rows[key].started_at if key in self._rows else now
-            said: dict[str, Any] = {"role": pulse.role, "outcome": pulse.written, "rounds": pulse.rounds}
-            self._rows[key] = Beat(
+            said: dict[str, Any] = {"role": report.role, "outcome": report.written, "rounds": report.rounds}
+            self._rows[key] = HeartbeatRow(
                 process_id=process.id,
                 host=process.host,
                 version=process.version,
@@ -72,10 +72,10 @@ class MemoryBeats:
         """At once."""
         self._rows = {key: beat for key, beat in self._rows.items() if beat.process_id != process_id}
 
-    async def read(self, *, limit: int) -> Roll:
+    async def read(self, *, limit: int) -> HeartbeatList:
         """By role, the latest first."""
         latest = sorted(self._rows.values(), key=lambda beat: beat.beat_at, reverse=True)
-        return Roll(now=self._clock.now(), beats=sorted(latest, key=lambda beat: beat.role)[:limit])
+        return HeartbeatList(now=self._clock.now(), heartbeats=sorted(latest, key=lambda beat: beat.role)[:limit])
 
     async def clear(self, *, seconds: float, limit: int) -> int:
         """The oldest first."""

@@ -32,7 +32,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+class HeartbeatReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a process reports of one of its roles."""
 
     role: str
@@ -51,7 +51,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.outcome} since {self.failing_since.isoformat(timespec='seconds')}: {self.because or 'unknown'}"
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
+class HeartbeatRow(msgspec.Struct, frozen=True, kw_only=True):
     """The last heartbeat of one role of a process. Its times are the store's clock's."""
 
     process_id: UUID
@@ -61,7 +61,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     beat_at: datetime
     outcome: str
-    """As it is written: see `Pulse.written`."""
+    """As it is written: see `HeartbeatReport.written`."""
     rounds: int
 
     @property
@@ -82,17 +82,17 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
         return failure[2] if failure else None
 
 
-class Roll(msgspec.Struct, frozen=True, kw_only=True):
+class HeartbeatList(msgspec.Struct, frozen=True, kw_only=True):
     """All heartbeats that are kept, and the moment they were read at."""
 
     now: datetime
-    beats: Sequence[Beat]
+    heartbeats: Sequence[HeartbeatRow]
 
 
-class Beats(Protocol):
+class Heartbeats(Protocol):
     """Where heartbeats are kept."""
 
-    async def tell(self, process: Process, pulses: Collection[Pulse]) -> None:
+    async def write(self, process: Process, reports: Collection[HeartbeatReport]) -> None:
         """All roles of a process, in one small write."""
         ...
 
@@ -100,7 +100,7 @@ class Beats(Protocol):
         """Remove the process's heartbeats: it shuts down. One that leaves its rows behind has crashed."""
         ...
 
-    async def read(self, *, limit: int) -> Roll:
+    async def read(self, *, limit: int) -> HeartbeatList:
         """By role, the latest first."""
         ...
 
@@ -109,10 +109,10 @@ class Beats(Protocol):
         ...
 
 
-class KeepsBeats(Protocol):
+class KeepsHeartbeats(Protocol):
     """A store that keeps heartbeats."""
 
     @property
-    def beats(self) -> Beats:
+    def heartbeats(self) -> Heartbeats:
         """The heartbeats of running processes."""
         ...

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from earmark.engine.ports.heartbeats import KeepsBeats
+from earmark.engine.ports.heartbeats import KeepsHeartbeats
 
 BACKLOG_COUNTED_MAX = 1000
 LATE_SECONDS = 60.0
@@ -85,7 +85,7 @@ class Upkeep(Protocol):
         ...
 
 
-class KeptUp(KeepsBeats, Protocol):
+class KeptUp(KeepsHeartbeats, Protocol):
     """A store that can be kept in order."""
 
     @property

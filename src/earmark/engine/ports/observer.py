@@ -52,7 +52,7 @@ class Observer(Protocol):
         ...
 
 
-class Nobody:
+class NullObserver:
     """Ignores every report."""
 
     marks = False

@@ -82,7 +82,7 @@ class Ids(Protocol):
         ...
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
+class TransactionStart(msgspec.Struct, frozen=True, kw_only=True):
     """How a transaction begins: its one moment, and what its keys remember."""
 
     now: datetime
@@ -91,7 +91,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     remembered: dict[IdempotencyKey, IdempotencyRecord] = {}
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class RowsNeeded(msgspec.Struct, frozen=True, kw_only=True):
     """What a verb will want to see next: a store may fetch it on the way, together with what the keys remember."""
 
     requests: int = 1
@@ -163,7 +163,7 @@ class Transaction(Protocol):
     written: Changes | None
     """What `write` was given."""
 
-    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:
+    async def begin(self, keys: Sequence[IdempotencyKey], needed: RowsNeeded | None = None) -> TransactionStart:
         """The transaction's moment, and its idempotency keys: claimed until the end, busy, or remembered."""
         ...
 

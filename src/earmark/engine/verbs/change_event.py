@@ -43,7 +43,7 @@ async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) 
     if event is None or event.live != command.actor.live:
         raise EventUnknown(event_id=command.event_id)
     after = _changed(event, command)
-    seen = await _look(decisions, command)
+    seen = await _read_seats(decisions, command)
     taken = await _expire_lapsed(decisions, command, seen)
     await decisions.transaction.lock_totals(decisions.writes.totals.keys())
     pools = await _check_pools(decisions, command)
@@ -88,7 +88,7 @@ def _changed(event: Event, command: ChangeEvent) -> Event:
     return after
 
 
-async def _look(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) -> dict[SeatRef, SeatSeen]:
+async def _read_seats(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) -> dict[SeatRef, SeatSeen]:
     wanted = {SeatRef(command.event_id, seat.id) for seat in command.seats}
     seen = await decisions.transaction.read_seats(wanted)
     if unknown := sorted(ref.seat_id for ref in wanted if ref not in seen):

@@ -25,7 +25,7 @@ from earmark.domain.seat import SeatSeen, Verdict, verdict
 from earmark.domain.state_machine import State
 from earmark.engine.batch_transaction import BatchDecisions
 from earmark.engine.commands import TryAgain
-from earmark.engine.ports.store import Look
+from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import (
     EventUnknown,
     LimitExceeded,
@@ -58,8 +58,10 @@ async def hold(transaction: Transaction, batch: Sequence[Hold], context: VerbCon
     policy = context.policy
     events_wanted = {command.event_id for command in batch}
     seats_wanted = {ref for command in batch for ref in command.seat_refs}
-    look = Look(requests=len(batch), events=events_wanted, seats=seats_wanted, per_buyer_max=policy.per_buyer_max)
-    decisions = await BatchDecisions.open(transaction, batch, ids=context.ids, look=look)
+    needed = RowsNeeded(
+        requests=len(batch), events=events_wanted, seats=seats_wanted, per_buyer_max=policy.per_buyer_max
+    )
+    decisions = await BatchDecisions.open(transaction, batch, ids=context.ids, needed=needed)
     waiting = decisions.waiting
     events = await transaction.read_events({command.event_id for command in waiting})
     seen = await transaction.read_seats({ref for command in waiting for ref in command.seat_refs})

@@ -109,7 +109,7 @@ class PostgresStore(Checks, MoneyReads, Reads):
         self.live = PostgresLive(read=self._read, see=self._see)
         self.accounts = Accounts(PostgresAccounts(self.transact, read=self._read))
         self.keys = Keys(PostgresKeys(self.transact, read=self._read))
-        self.beats = PostgresBeats(self._read, clock=clock)
+        self.heartbeats = PostgresBeats(self._read, clock=clock)
         self.upkeep = PostgresUpkeep(self.transact, read=self._read, clock=clock)
         self.webhooks = PostgresWebhooks(self.transact, read=self._read)
 

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import asyncpg
 
-from earmark.engine.ports.heartbeats import Beat, Roll
+from earmark.engine.ports.heartbeats import HeartbeatList, HeartbeatRow
 from earmark.engine.ports.maintenance import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 from earmark.store import queries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from earmark.engine.ports.heartbeats import Process, Pulse
+    from earmark.engine.ports.heartbeats import HeartbeatReport, Process
     from earmark.engine.ports.store import Clock
 
 KEYS = "keys"
@@ -38,9 +38,9 @@ class PostgresBeats:
         self._read = read
         self._clock = clock
 
-    async def tell(self, process: Process, pulses: Collection[Pulse]) -> None:
+    async def write(self, process: Process, reports: Collection[HeartbeatReport]) -> None:
         """By the database's clock."""
-        said = sorted((pulse.role, pulse.written, pulse.rounds) for pulse in pulses)
+        said = sorted((report.role, report.written, report.rounds) for report in reports)
         columns = [list(column) for column in zip(*said, strict=True)] or [[], [], []]
         await self._read("tell_beats", process.id, process.host, process.version, self._clock.offset, *columns)
 
@@ -48,10 +48,10 @@ class PostgresBeats:
         """By primary key."""
         await self._read("leave_beats", process_id)
 
-    async def read(self, *, limit: int) -> Roll:
+    async def read(self, *, limit: int) -> HeartbeatList:
         """A handful of rows."""
         now = (await self._read("begin", self._clock.offset))[0][0]
-        return Roll(now=now, beats=[Beat(**row) for row in await self._read("read_beats", limit)])
+        return HeartbeatList(now=now, heartbeats=[HeartbeatRow(**row) for row in await self._read("read_beats", limit)])
 
     async def clear(self, *, seconds: float, limit: int) -> int:
         """A handful of rows."""

@@ -66,7 +66,7 @@ class SqliteStore(MoneyReads):
         self.live = SqliteLive(look=self._look, clock=clock)
         self.accounts = Accounts(SqliteAccounts(self.transact, look=self._look))
         self.keys = Keys(SqliteKeys(self.transact, look=self._look))
-        self.beats = SqliteBeats(self.transact, look=self._look, clock=clock)
+        self.heartbeats = SqliteBeats(self.transact, look=self._look, clock=clock)
         self.upkeep = SqliteUpkeep(self.transact, look=self._look, clock=clock)
         self.webhooks = SqliteWebhooks(self.transact, look=self._look, clock=clock)
 

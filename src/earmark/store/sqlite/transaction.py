@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
-from earmark.engine.ports.store import Changes, Opening
+from earmark.engine.ports.store import Changes, TransactionStart
 from earmark.store.sqlite import rows
 from earmark.store.sqlite.money import MoneySteps, key_columns, payer_columns
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import IdempotencyKey
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
-    from earmark.engine.ports.store import Clock, Look
+    from earmark.engine.ports.store import Clock, RowsNeeded
 
 
 class SqliteTransaction(MoneySteps):
@@ -38,11 +38,11 @@ class SqliteTransaction(MoneySteps):
         self.wrote = False
         self.written: Changes | None = None
 
-    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
+    async def begin(self, keys: Sequence[IdempotencyKey], look: RowsNeeded | None = None) -> TransactionStart:  # noqa: ARG002 (looks later)
         """Nobody else is deciding anything, so no key is ever busy."""
         self._now = self._clock.now()
         found = self._fetch_grouped("read_memories", set(keys))
-        return Opening(now=self._now, remembered=dict(map(rows.memory, found)))
+        return TransactionStart(now=self._now, remembered=dict(map(rows.memory, found)))
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
         """By key."""

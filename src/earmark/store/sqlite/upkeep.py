@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.engine.ports.heartbeats import Beat, Roll
+from earmark.engine.ports.heartbeats import HeartbeatList, HeartbeatRow
 from earmark.engine.ports.maintenance import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 from earmark.store import queries
 from earmark.store.sqlite import rows
@@ -16,7 +16,7 @@ from earmark.store.sqlite import rows
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from earmark.engine.ports.heartbeats import Process, Pulse
+    from earmark.engine.ports.heartbeats import HeartbeatReport, Process
     from earmark.engine.ports.store import Clock
 
 KEYS = "keys"
@@ -59,20 +59,22 @@ class _Part:
 class SqliteBeats(_Part):
     """By this process's clock: all who write here are on one machine."""
 
-    async def tell(self, process: Process, pulses: Collection[Pulse]) -> None:
+    async def write(self, process: Process, reports: Collection[HeartbeatReport]) -> None:
         """One short transaction."""
         now = rows.to_moment(self._clock.now())
         head = (process.host, process.version, now)
-        said = [(str(process.id), pulse.role, *head, pulse.written, pulse.rounds) for pulse in pulses]
+        said = [(str(process.id), report.role, *head, report.written, report.rounds) for report in reports]
         await self._write(*(("tell_beats", row) for row in said))
 
     async def leave(self, process_id: UUID) -> None:
         """By primary key."""
         await self._write(("leave_beats", (str(process_id),)))
 
-    async def read(self, *, limit: int) -> Roll:
+    async def read(self, *, limit: int) -> HeartbeatList:
         """A handful of rows."""
-        return Roll(now=self._clock.now(), beats=[_beat(row) for row in await self._fetch("read_beats", limit)])
+        return HeartbeatList(
+            now=self._clock.now(), heartbeats=[_beat(row) for row in await self._fetch("read_beats", limit)]
+        )
 
     async def clear(self, *, seconds: float, limit: int) -> int:
         """A handful of rows."""
@@ -162,7 +164,7 @@ def _until_not_over(found: list[Any]) -> list[Any]:
     return found
 
 
-def _beat(row: sqlite3.Row) -> Beat:
+def _beat(row: sqlite3.Row) -> HeartbeatRow:
     typed = {"process_id": UUID(row["process_id"])}
     moments = {name: rows.moment(row[name]) for name in ("started_at", "beat_at")}
-    return Beat(**dict(row) | typed | moments)
+    return HeartbeatRow(**dict(row) | typed | moments)
