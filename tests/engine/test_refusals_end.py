@@ -80,7 +80,7 @@ async def test_a_refusal_is_freed_once_it_was_answered(refused: Callable[[Earmar
 async def test_a_refusal_with_its_traceback_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: its frames refer to the batch, and the batch refers to it."""
     monkeypatch.setattr(
-        batch_transaction.BatchDecisions, "refuse", lambda self, command, refusal: self._settle(command, refusal)
+        batch_transaction.BatchDecisions, "refuse", lambda self, command, refusal: self._set_outcome(command, refusal)
     )
     assert not await is_gone(hold)
 

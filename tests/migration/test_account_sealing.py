@@ -130,7 +130,7 @@ async def test_the_money_stays_and_its_code_pays(url: str, monkeypatch: pytest.M
         [waiting] = await shop.earmark.payments(past.open_booking)
         payment_id = payment_id_of(waiting.id)
         assert payment_id is not None
-        captured = await shop.earmark.payment_service.driver.advance(payment_id, look=True)
+        captured = await shop.earmark.payment_service.driver.advance(payment_id, ask_gateway=True)
         assert captured is not None
         assert captured.state is PaymentState.CAPTURED
         await shop.earmark.cancel(past.sold, refund="full")

@@ -248,7 +248,7 @@ async def replay(engine: Engine, path: str) -> Any:
         case "a hold that admission turned away":
             return await engine._hold_admitted(ask, Refusing(), within=10)
         case _:
-            return await engine.recall(IdempotencyKey(*ask.idempotency.key))
+            return await engine.look_up_key(IdempotencyKey(*ask.idempotency.key))
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ async def test_a_silent_store_stops_no_worker() -> None:
     stop, told = asyncio.Event(), 0
 
     class Silent:
-        async def tell(self, *_: object) -> None:
+        async def write(self, *_: object) -> None:
             nonlocal told
             told += 1
             if told > 2:

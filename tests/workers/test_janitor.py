@@ -16,7 +16,7 @@ from earmark.domain.webhook import DeliveryState, Webhook
 from earmark.engine.commands import Actor, Hold, KeyedRequest
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.engine.ports.outbox import START
-from earmark.engine.ports.webhooks import Outcome
+from earmark.engine.ports.webhooks import DeliveryResult
 from earmark.testing import open_in_memory
 from earmark.uuids import new_webhook_id
 from earmark.webhooks.sender import new_secret
@@ -83,7 +83,9 @@ async def test_it_clears_deliveries_that_ended_and_keeps_what_waits(clock: Movab
         assert numbered.count == 3
         (errand,) = await store.webhooks.claim(busy=(), webhooks=1, each=1, failing=False, lease_seconds=60)
         (sent,) = errand.deliveries
-        told = Outcome(delivery_id=sent.id, attempt=sent.attempts, state=DeliveryState.DELIVERED, due_at=sent.due_at)
+        told = DeliveryResult(
+            delivery_id=sent.id, attempt=sent.attempts, state=DeliveryState.DELIVERED, due_at=sent.due_at
+        )
         await store.webhooks.record(webhook.id, [told], None)
         janitor = Janitor(store, clock=clock, deliveries_seconds=config.Settings().webhook_log_seconds)
         clock.advance(config.Settings().webhook_log_seconds - 1)

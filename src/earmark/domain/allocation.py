@@ -66,10 +66,10 @@ def allocate(
     The search is made once for all wishes: each kind of wish looks at every seat once, whatever their number.
     """
     rows = [(row, _aisles(row)) for row in _rows(seats)]
-    left = _Free(rows, frozenset(free) - frozenset(offered))
+    left = _FreeRuns(rows, frozenset(free) - frozenset(offered))
     chosen = [_take(left, wish) for wish in wishes]
     # What may be free again is only asked where a wish gets nothing.
-    at_most = _Free(rows, frozenset(free) if None in chosen else frozenset())
+    at_most = _FreeRuns(rows, frozenset(free) if None in chosen else frozenset())
     return [
         Offer(seats, later=seats is None and _enough(at_most, wish)) for seats, wish in zip(chosen, wishes, strict=True)
     ]
@@ -97,7 +97,7 @@ INDEXES_MAX = 16
 """How many orders of runs are kept: each may have an entry for every other seat."""
 
 
-class _Free:
+class _FreeRuns:
     """All free seats, as runs. What was looked for once is kept in order and brought up to date as seats go."""
 
     def __init__(self, rows: Sequence[tuple[Sequence[Seat], Sequence[bool]]], free: frozenset[SeatId]) -> None:
@@ -229,7 +229,7 @@ def _starts(first: int, last: int, middle: int) -> Iterable[int]:
     return sorted({start for one in ranges for start in one if first <= start <= last})
 
 
-def _take(free: _Free, wish: Wish) -> tuple[SeatId, ...] | None:
+def _take(free: _FreeRuns, wish: Wish) -> tuple[SeatId, ...] | None:
     """Together if there is a way; else, if that will do, in as few and as large groups as there are."""
     if best := free.best(wish, wish.count):
         return tuple(free.give(*best))
@@ -244,7 +244,7 @@ def _take(free: _Free, wish: Wish) -> tuple[SeatId, ...] | None:
     return tuple(taken)
 
 
-def _enough(free: _Free, wish: Wish) -> bool:
+def _enough(free: _FreeRuns, wish: Wish) -> bool:
     return free.longest(wish) >= wish.count if wish.together else free.count(wish) >= wish.count
 
 
@@ -258,20 +258,20 @@ def _odd(run: _Run, start: int, size: int) -> int:
     return (start - run.first) % 2 + (run.end - start - size) % 2
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     """Where a seat stands, as far as it says so; else as its name says it (`B12` is the twelfth of row B)."""
 
     row: str
     number: int | None
 
 
-def _place(seat: Seat) -> _Place:
+def _place(seat: Seat) -> _Position:
     if seat.row is not None and seat.number is not None:
-        return _Place(seat.row, seat.number)
+        return _Position(seat.row, seat.number)
     named = _LAST_NUMBER.match(seat.id)
     row = seat.row if seat.row is not None else (named[1] if named else seat.id)
     number = seat.number if seat.number is not None else (int(named[2]) if named else None)
-    return _Place(row, number)
+    return _Position(row, number)
 
 
 def _rows(seats: Iterable[Seat]) -> list[list[Seat]]:

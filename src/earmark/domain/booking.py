@@ -181,7 +181,7 @@ def pay_nothing(booking: Booking, *, now: datetime) -> Booking:
     return msgspec.structs.replace(_moved(booking, Verb.PAY, State.CONFIRMED), confirmed_at=now)
 
 
-def settle(booking: Booking, *, payment_id: str, method: str, now: datetime) -> Booking:
+def confirm_paid(booking: Booking, *, payment_id: str, method: str, now: datetime) -> Booking:
     """The money is there: a booking that waited for it, or that ran out and is still free, is sold."""
     moved = _moved(booking, Verb.CONFIRM, State.CONFIRMED)
     paid = {"payment_id": payment_id, "payment_method": method, "confirmed_at": now}

@@ -126,7 +126,7 @@ async def open_on_bookings(transaction: Transaction, batch: Sequence[B], *, ids:
     return await BatchDecisions.open(transaction, batch, ids=ids, needed=needed)
 
 
-async def settle(
+async def decide_on_bookings(
     decisions: BatchDecisions[B],
     verb: Verb,
     law: Callable[[B, Booking, datetime], Booking],

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from earmark.engine.commands import Hold, Result
     from earmark.engine.ports.store import SeatMap, SeatOnMap, Store
 
-    class Holding(Protocol):
+    class HoldCall(Protocol):
         """The engine's own hold."""
 
         def __call__(self, command: Hold, /, *, within: float) -> Awaitable[Result]:
@@ -53,7 +53,7 @@ FORGET_MIN = 64
 WAITING_MAX = 5000
 
 
-class _Wanted:
+class _SeatRequest:
     """A request that waits to be offered seats."""
 
     __slots__ = ("avoid", "command", "offer", "wish")
@@ -70,12 +70,12 @@ class _OnlyAvoided(Exception):
     """The seats that would do were refused a moment ago. They are to be tried again."""
 
 
-class _House:
+class _EventRequests:
     """One event: the requests that wait for an offer, those that wait for offered seats, and the offered seats."""
 
     def __init__(self) -> None:
-        self.waiting: list[_Wanted] = []
-        self.parked: list[_Wanted] = []
+        self.waiting: list[_SeatRequest] = []
+        self.parked: list[_SeatRequest] = []
         self.offered: set[SeatId] = set()
         self.reading: asyncio.Task[None] | None = None
         self._gone = 0
@@ -97,7 +97,7 @@ class _House:
 class BestSeats:
     """Chooses seats for many requests at once; the engine then holds them."""
 
-    def __init__(self, store: Store, *, hold: Holding, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, store: Store, *, hold: HoldCall, waiting_max: int = WAITING_MAX) -> None:
         self._store = store
         self._hold = hold
         # Of its own: a rush of holds that Redis refuses fills the engine's.
@@ -105,7 +105,7 @@ class BestSeats:
         self._waiting_max = waiting_max
         self._waiting = 0
         """How many wait for an offer, of all events."""
-        self._houses: dict[EventId, _House] = {}
+        self._pending: dict[EventId, _EventRequests] = {}
         # One search at a time: threads that compute take turns of 5 ms with the event loop, each of them.
         self._searching = asyncio.Semaphore(1)
 
@@ -136,11 +136,11 @@ class BestSeats:
         async with asyncio.timeout_at(until):
             if again := await self._remembered(command, until=until):
                 return again
-        house = self._houses.setdefault(command.event_id, _House())
+        pending = self._pending.setdefault(command.event_id, _EventRequests())
         seats: tuple[SeatId, ...] = ()
         try:
             async with asyncio.timeout_at(until):
-                seats = await self._offer(house, _Wanted(command, wish, avoid=avoid))
+                seats = await self._offer(pending, _SeatRequest(command, wish, avoid=avoid))
             # The line has its own way to say whose time is over, and knows more about what it was doing.
             left = until - asyncio.get_running_loop().time()
             return await self._hold(msgspec.structs.replace(command, seats=seats, _seat_refs=None), within=left)
@@ -152,9 +152,9 @@ class BestSeats:
             raise
         finally:
             if seats:
-                self._settle(house, command.event_id, seats)
+                self._end_offer(pending, command.event_id, seats)
             else:
-                self._tidy(house, command.event_id)
+                self._tidy(pending, command.event_id)
 
     async def _remembered(self, command: Hold, *, until: float) -> Result | None:
         if command.idempotency is None:
@@ -164,61 +164,61 @@ class BestSeats:
     async def close(self) -> None:
         """Finish what was asked."""
         await self._known_keys.close()
-        readings = [house.reading for house in self._houses.values() if house.reading]
+        readings = [pending.reading for pending in self._pending.values() if pending.reading]
         if readings:
             await asyncio.wait(readings)
 
-    async def _offer(self, house: _House, wanted: _Wanted) -> tuple[SeatId, ...]:
+    async def _offer(self, pending: _EventRequests, wanted: _SeatRequest) -> tuple[SeatId, ...]:
         if self._waiting >= self._waiting_max:
             raise Overloaded
         event_id = wanted.command.event_id
-        house.waiting.append(wanted)
+        pending.waiting.append(wanted)
         self._waiting += 1
-        self._wake(house, event_id)
+        self._wake(pending, event_id)
         try:
             return await wanted.offer
         except asyncio.CancelledError:
             # A request that was cancelled after its offer was made has not taken the seats.
             if wanted.offer.done() and not wanted.offer.cancelled() and wanted.offer.exception() is None:
-                self._settle(house, event_id, wanted.offer.result())
-            house.forget_one()
+                self._end_offer(pending, event_id, wanted.offer.result())
+            pending.forget_one()
             raise
         finally:
             self._waiting -= 1
 
-    def _settle(self, house: _House, event_id: EventId, seats: Collection[SeatId]) -> None:
+    def _end_offer(self, pending: _EventRequests, event_id: EventId, seats: Collection[SeatId]) -> None:
         """These seats are decided: requests that waited for that are offered what is left."""
-        house.offered.difference_update(seats)
-        house.waiting[:0] = house.parked
-        house.parked.clear()
-        self._wake(house, event_id)
-        self._tidy(house, event_id)
+        pending.offered.difference_update(seats)
+        pending.waiting[:0] = pending.parked
+        pending.parked.clear()
+        self._wake(pending, event_id)
+        self._tidy(pending, event_id)
 
-    def _tidy(self, house: _House, event_id: EventId) -> None:
-        if house.idle and self._houses.get(event_id) is house:
-            del self._houses[event_id]
+    def _tidy(self, pending: _EventRequests, event_id: EventId) -> None:
+        if pending.idle and self._pending.get(event_id) is pending:
+            del self._pending[event_id]
 
-    def _wake(self, house: _House, event_id: EventId) -> None:
-        if house.waiting and house.reading is None:
-            house.reading = asyncio.get_running_loop().create_task(self._read(house, event_id))
+    def _wake(self, pending: _EventRequests, event_id: EventId) -> None:
+        if pending.waiting and pending.reading is None:
+            pending.reading = asyncio.get_running_loop().create_task(self._read(pending, event_id))
 
-    async def _read(self, house: _House, event_id: EventId) -> None:
+    async def _read(self, pending: _EventRequests, event_id: EventId) -> None:
         try:
-            while house.waiting:
-                batch, house.waiting = house.waiting[:BATCH_MAX], house.waiting[BATCH_MAX:]
+            while pending.waiting:
+                batch, pending.waiting = pending.waiting[:BATCH_MAX], pending.waiting[BATCH_MAX:]
                 try:
-                    await self._choose(house, event_id, batch)
+                    await self._choose(pending, event_id, batch)
                 except Exception as broken:  # noqa: BLE001 (any error goes to the requests that wait)
                     for wanted in batch:
                         if not wanted.offer.done():
                             wanted.offer.set_exception(broken)
         finally:
-            house.reading = None
-            self._tidy(house, event_id)
+            pending.reading = None
+            self._tidy(pending, event_id)
 
-    async def _choose(self, house: _House, event_id: EventId, batch: list[_Wanted]) -> None:
+    async def _choose(self, pending: _EventRequests, event_id: EventId, batch: list[_SeatRequest]) -> None:
         """One reading for all of them, each offered what is best of what is left."""
-        before = frozenset(house.offered)
+        before = frozenset(pending.offered)
         event = await self._store.read_event(event_id)
         seen = await self._store.read_map(event_id)
         for wanted in batch:
@@ -230,12 +230,12 @@ class BestSeats:
         check_on_sale(event, now=seen.now)
         # An offer that was decided while the map was read may stand on it as free.
         avoided = frozenset[SeatId]().union(*(wanted.avoid for wanted in batch))
-        offered = before | house.offered | avoided
+        offered = before | pending.offered | avoided
         wishes = [wanted.wish for wanted in batch]
         chosen = await self._search(seen, offered=offered, wishes=wishes)
         for wanted, found in zip(batch, chosen, strict=True):
             if not wanted.offer.done():
-                self._tell(house, wanted, found)
+                self._tell(pending, wanted, found)
 
     async def _search(
         self, seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]
@@ -247,20 +247,20 @@ class BestSeats:
             return await asyncio.to_thread(_search, seen, offered=offered, wishes=wishes)
 
     @staticmethod
-    def _tell(house: _House, wanted: _Wanted, found: Offer | NoneAvailable) -> None:
+    def _tell(pending: _EventRequests, wanted: _SeatRequest, found: Offer | NoneAvailable) -> None:
         if isinstance(found, NoneAvailable):
             wanted.offer.set_exception(found)
         elif found.seats is not None:
-            house.offered.update(found.seats)
+            pending.offered.update(found.seats)
             wanted.offer.set_result(found.seats)
-        elif house.offered:
+        elif pending.offered:
             wanted.avoid = frozenset()
-            house.parked.append(wanted)
+            pending.parked.append(wanted)
         elif wanted.avoid:
             wanted.offer.set_exception(_OnlyAvoided())
         else:
             # All that was on offer was decided during the search: the next reading shows how.
-            house.waiting.append(wanted)
+            pending.waiting.append(wanted)
 
 
 def _pause_seconds(command: Hold, number: int) -> float:

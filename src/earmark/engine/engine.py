@@ -33,7 +33,7 @@ from earmark.engine.commands import (
     TryAgain,
 )
 from earmark.engine.group_commit import ROW_WAITS_MAX, BatchQueue, for_now
-from earmark.engine.idempotency import KnownKeys, Recalled, recall
+from earmark.engine.idempotency import KeyLookup, KnownKeys, look_up_key
 from earmark.engine.pending_writes import CLOCK
 from earmark.engine.ports.admission import Busy
 from earmark.engine.ports.observer import NullObserver
@@ -244,10 +244,10 @@ class Engine:
         """Change an event."""
         return await self.run_alone("change", command, lambda transaction: change(transaction, command, ids=self.ids))
 
-    async def recall(self, key: IdempotencyKey) -> Recalled:
+    async def look_up_key(self, key: IdempotencyKey) -> KeyLookup:
         """What became of the request with this key."""
         key_seconds = self.policy.key_seconds
-        return await recall(self.store, key, within=self._transaction_seconds_max, key_seconds=key_seconds)
+        return await look_up_key(self.store, key, within=self._transaction_seconds_max, key_seconds=key_seconds)
 
     async def expire(
         self, *, limit: int, skip: int = 0, reason: str = "swept", within: PoolRef | TotalRef | None = None

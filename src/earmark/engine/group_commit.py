@@ -262,8 +262,10 @@ class BatchQueue(Generic[A]):
             self._pace.learn(
                 requests=len(outcomes), seconds=now - began, side_by_side=max(1, len(self._running)), now=now
             )
-        told = zip(shared.requests, outcomes, strict=True)
-        if undecided := [(request, again) for request, outcome in told if (again := self._settle(request, outcome))]:
+        decided = zip(shared.requests, outcomes, strict=True)
+        if undecided := [
+            (request, again) for request, outcome in decided if (again := self._answer_or_retry(request, outcome))
+        ]:
             await self._retry(undecided)
 
     async def _split(self, requests: Sequence[QueuedRequest[A]], broken: Exception) -> None:
@@ -352,7 +354,7 @@ class BatchQueue(Generic[A]):
             except RowBusy as again:
                 await self._isolate(row, unanswered(still), again, for_good=for_good)
 
-    def _settle(self, request: QueuedRequest[A], outcome: Outcome) -> TryAgain | None:
+    def _answer_or_retry(self, request: QueuedRequest[A], outcome: Outcome) -> TryAgain | None:
         """Answer the request, or return why it shall be decided again instead."""
         if isinstance(outcome, TryAgain):
             reason = outcome.refusal.code

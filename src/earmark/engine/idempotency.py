@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Store, Transaction, TransactionStart
 
 
-class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+class KeyLookup(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the request with a key, as far as the store knows it."""
 
     record: IdempotencyRecord | None = None
@@ -43,7 +43,7 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """Which request opened it; None where an older release did."""
 
 
-async def recall(store: Store, key: IdempotencyKey, *, within: float, key_seconds: float) -> Recalled:
+async def look_up_key(store: Store, key: IdempotencyKey, *, within: float, key_seconds: float) -> KeyLookup:
     """Look a key up without deciding anything. A payment that it opened is found by the record of that."""
 
     async def look(transaction: Transaction) -> tuple[TransactionStart, PaymentKey | None]:
@@ -51,14 +51,14 @@ async def recall(store: Store, key: IdempotencyKey, *, within: float, key_second
 
     start, opened = await store.transact(look, within=within)
     if record := start.remembered.get(key):
-        return Recalled(record=record)
+        return KeyLookup(record=record)
     about = await store.read_dossier(opened.payment_id if opened else first_payment_id_for(key))
     if about is not None and about.now - about.payment.created_at >= timedelta(seconds=key_seconds):
         # The key's time is over: only a payment that is still open is told of.
         about = about if about.booking.state is State.PAYING else None
     if about is not None and was_denied(about.payment):
         about = None
-    return Recalled(
+    return KeyLookup(
         busy=about is not None or key in start.busy,
         about=about,
         request_hash=opened.request_hash if opened else None,

@@ -124,7 +124,7 @@ class PendingWrites:
         )
         return after
 
-    def settle(
+    def move_for_payment(
         self, verb: Verb, before: Booking, after: Booking, *, actor: str, reason: str | None, money: dict[str, Any]
     ) -> Booking:
         """A booking that money has moved, or its absence; an expired one that is sold has all its seats again."""

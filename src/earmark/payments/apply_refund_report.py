@@ -32,7 +32,7 @@ REFUNDED_ELSEWHERE = "a refund was made at the gateway, and not by Earmark"
 FAILED_ELSEWHERE = "a refund that was made at the gateway, and not by Earmark, has failed since"
 
 
-async def hear_refund(
+async def apply_refund_report(
     transaction: Transaction, *, report: RefundReport, refund_id: RefundId, about: Dossier, ids: Ids
 ) -> Payment:
     """Lay what the gateway said of a refund over what is known of it."""
@@ -41,14 +41,14 @@ async def hear_refund(
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
-    refund, after = _heard(writes, booking, before, refunds.pop(refund_id), report)
+    refund, after = _apply(writes, booking, before, refunds.pop(refund_id), report)
     on_their_way = any(one.state is RefundState.PENDING for one in (refund, *refunds.values()))
     after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now, open_question=on_their_way))
     await transaction.write(writes.changes())
     return after
 
 
-async def hear_elsewhere(
+async def apply_refunds_elsewhere(
     transaction: Transaction, *, found: Sequence[RefundRecord], about: Dossier, ids: Ids
 ) -> Payment:
     """Lay the gateway's list of refunds over ours: what is on none of our rows was made without Earmark.
@@ -76,7 +76,7 @@ async def hear_elsewhere(
     return after
 
 
-def _heard(
+def _apply(
     writes: PendingWrites, booking: Booking, before: Payment, refund: Refund, report: RefundReport
 ) -> tuple[Refund, Payment]:
     after = before

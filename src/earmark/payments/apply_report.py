@@ -41,7 +41,7 @@ LATE = "the payment came too late"
 OPERATOR = "operator"
 
 
-class Moved(msgspec.Struct, frozen=True, kw_only=True):
+class RowsMoved(msgspec.Struct, frozen=True, kw_only=True):
     """Not decided: something is not as it was seen. Look again; first end the lapsed holds of `relief`, if any."""
 
     relief: PoolRef | TotalRef | None = None
@@ -49,7 +49,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     """How many units of it are missing."""
 
 
-async def hear(
+async def apply_report(
     transaction: Transaction,
     *,
     report: Report,
@@ -57,16 +57,16 @@ async def hear(
     ids: Ids,
     policy: Policy,
     dry: Collection[PoolRef | TotalRef] = (),
-) -> Payment | Moved:
+) -> Payment | RowsMoved:
     """Lay what the gateway said over what is known. What is `dry` has no lapsed hold left that could be ended."""
     start = await transaction.begin([])
-    hearing = await _Hearing.open(transaction, about, writes=PendingWrites(now=start.now, ids=ids), ids=ids)
-    if hearing is None:
-        return Moved()
-    return await hearing.hear(report, policy=policy, dry=dry)
+    reported = await _ReportedPayment.open(transaction, about, writes=PendingWrites(now=start.now, ids=ids), ids=ids)
+    if reported is None:
+        return RowsMoved()
+    return await reported.apply(report, policy=policy, dry=dry)
 
 
-async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+async def apply_silence(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
     """The gateway was silent: what was asked of it may have happened, and is looked at again later."""
     start = await transaction.begin([])
     writes = PendingWrites(now=start.now, ids=ids)
@@ -103,7 +103,7 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
         else:
             after = law.given_up(before)
             lost = booking_law.lapse(booking, now=writes.now)
-            writes.settle(
+            writes.move_for_payment(
                 Verb.EXPIRE,
                 booking,
                 lost,
@@ -137,7 +137,7 @@ async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -
     return after
 
 
-async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
+async def resolve_by_hand(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
     """A person has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
     start = await transaction.begin([])
     writes = PendingWrites(now=start.now, ids=ids)
@@ -149,14 +149,14 @@ async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: 
     if not waits:
         writes.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
     elif how is SettledAs.KEPT:
-        sold = booking_law.settle(booking, payment_id=str(after.id), method=after.shown_method, now=writes.now)
-        writes.settle(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
+        sold = booking_law.confirm_paid(booking, payment_id=str(after.id), method=after.shown_method, now=writes.now)
+        writes.move_for_payment(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
     elif booking.state is State.CONFIRMED:
         undone = booking_law.cancel(booking, now=writes.now)
-        writes.settle(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
+        writes.move_for_payment(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
     else:
         lost = booking_law.lapse(booking, now=writes.now)
-        writes.settle(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
+        writes.move_for_payment(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
     after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now))
     await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})
     await transaction.lock_pools(writes.pools.keys())
@@ -190,7 +190,7 @@ def wants(booking: Booking, payment: Payment) -> bool:
     return booking.state in {State.PAYING, State.CONFIRMED} and booking.payment_id == str(payment.id)
 
 
-class _Hearing:
+class _ReportedPayment:
     """One report, on rows that are locked by now."""
 
     def __init__(
@@ -208,20 +208,20 @@ class _Hearing:
     ) -> None:
         self._transaction = transaction
         self._about = about
-        self._ledger = writes
+        self._writes = writes
         self._ids = ids
         self._event = event
         self._booking = booking
         self._payment = payment
         self._seen = seen
         self._owners = owners
-        self._told = False
+        self._recorded = False
         """Whether the journal has what was heard."""
 
     @classmethod
     async def open(
         cls, transaction: Transaction, about: Dossier, *, writes: PendingWrites, ids: Ids
-    ) -> _Hearing | None:
+    ) -> _ReportedPayment | None:
         """Look, then lock; None when the booking ran out between the two."""
         was = about.booking
         [event] = (await transaction.read_events({was.event_id})).values()
@@ -244,9 +244,11 @@ class _Hearing:
             owners=locked,
         )
 
-    async def hear(self, report: Report, *, policy: Policy, dry: Collection[PoolRef | TotalRef]) -> Payment | Moved:
+    async def apply(
+        self, report: Report, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
+    ) -> Payment | RowsMoved:
         """Judge, and write what follows."""
-        before, booking, now = self._payment, self._booking, self._ledger.now
+        before, booking, now = self._payment, self._booking, self._writes.now
         wanted = wants(booking, before)
         wanted_still = wanted and not law.is_replaced(before)
         after = law.heard(before, report.standing, wanted=wanted_still, captured=report.captured)
@@ -256,35 +258,37 @@ class _Hearing:
             after = msgspec.structs.replace(after, processed_at=now)
         if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
             moved = await self._reclaim(after, policy=policy, dry=dry)
-            if isinstance(moved, Moved):
+            if isinstance(moved, RowsMoved):
                 return moved
             if moved is None:
                 after = self._give_back(after, reason=LATE)
                 self._note(before, after, reason=LATE)
             else:
-                self._settle(Verb.CONFIRM, moved, before, after, reason="late money, and everything was still free")
+                self._move_booking(
+                    Verb.CONFIRM, moved, before, after, reason="late money, and everything was still free"
+                )
         elif news:
             after = self._follow(before, after, wanted=wanted)
         elif self._is_deciding(report) and wanted:
             self._pin(before, after, processing=report.standing is Standing.PROCESSING)
-        if not self._told and journal_changes.payment_pairs(before, after):
-            notes.learn(self._ledger, booking, before, after)
+        if not self._recorded and journal_changes.payment_pairs(before, after):
+            notes.learn(self._writes, booking, before, after)
         # A refund on its way is asked about again, also of a payment that a person has to look at.
         asked = any(refund.state is RefundState.PENDING for refund in self._about.refunds)
-        after = self._ledger.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
+        after = self._writes.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
         if booking.state is not State.EXPIRED:
-            await self._transaction.lock_totals({ref for ref, units in self._ledger.totals.items() if units})
-            await self._transaction.lock_pools(self._ledger.pools.keys())
-        await self._transaction.write(self._ledger.changes())
+            await self._transaction.lock_totals({ref for ref, units in self._writes.totals.items() if units})
+            await self._transaction.lock_pools(self._writes.pools.keys())
+        await self._transaction.write(self._writes.changes())
         return after
 
     def _follow(self, before: Payment, after: Payment, *, wanted: bool) -> Payment:
         """What news of a payment means for a booking that has not run out."""
-        booking, now = self._booking, self._ledger.now
+        booking, now = self._booking, self._writes.now
         match after.state:
             case PaymentState.AUTHORISED | PaymentState.CAPTURED if wanted and booking.state is State.PAYING:
-                sold = booking_law.settle(booking, payment_id=str(after.id), method=after.shown_method, now=now)
-                self._settle(Verb.CONFIRM, sold, before, after)
+                sold = booking_law.confirm_paid(booking, payment_id=str(after.id), method=after.shown_method, now=now)
+                self._move_booking(Verb.CONFIRM, sold, before, after)
             case PaymentState.CAPTURED if not wanted:
                 after = self._give_back(after, reason=LATE)
                 self._note(before, after, reason=LATE)
@@ -292,14 +296,14 @@ class _Hearing:
                 # What the shop did wrong at its gateway costs no buyer the hold, nor does a change of card.
                 keep = self._event.on_decline is OnDecline.KEEP or law.keeps_hold(after)
                 kept = booking_law.decline(booking, keep=keep, now=now)
-                self._settle(Verb.DECLINE, kept, before, after, reason=after.code)
+                self._move_booking(Verb.DECLINE, kept, before, after, reason=after.code)
             case PaymentState.VOIDING if wanted and booking.state is State.PAYING:
                 # It is being ended for another, and was authorised meanwhile: the hold is free for the other.
                 kept = booking_law.decline(booking, keep=True, now=now)
-                self._settle(Verb.DECLINE, kept, before, after, reason=law.REPLACED)
+                self._move_booking(Verb.DECLINE, kept, before, after, reason=law.REPLACED)
             case PaymentState.FAILED if wanted:
                 undone = booking_law.cancel(booking, now=now)
-                self._settle(Verb.CANCEL, undone, before, after, reason=f"the capture was refused: {after.code}")
+                self._move_booking(Verb.CANCEL, undone, before, after, reason=f"the capture was refused: {after.code}")
             case PaymentState.REQUIRES_ACTION | PaymentState.PENDING if wanted:
                 self._pin(before, after, processing=after.state is PaymentState.PENDING)
             case _:
@@ -308,9 +312,9 @@ class _Hearing:
 
     async def _reclaim(
         self, payment: Payment, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
-    ) -> Booking | Moved | None:
+    ) -> Booking | RowsMoved | None:
         """The booking, sold after all; None when something of it is gone."""
-        booking, writes = self._booking, self._ledger
+        booking, writes = self._booking, self._writes
         if self._event.is_over(now=writes.now) or not self._all_free():
             return None
         flipped = [owner for owner in self._owners.values() if owner.is_due(writes.now)]
@@ -318,27 +322,29 @@ class _Hearing:
             return None
         for owner in flipped:
             writes.expire(owner, reason="taken over")
-        sold = booking_law.settle(booking, payment_id=str(payment.id), method=payment.shown_method, now=writes.now)
+        sold = booking_law.confirm_paid(
+            booking, payment_id=str(payment.id), method=payment.shown_method, now=writes.now
+        )
         totals = await self._transaction.lock_totals({booking.total_ref, *writes.totals})
         pools = await self._transaction.lock_pools({*booking.pool_deltas(), *writes.pools})
         if len(await self._transaction.lock_seats(list(self._seen.values()))) < len(self._seen):
-            return Moved()
+            return RowsMoved()
         limit = per_buyer_max(policy, of_event=self._event.per_buyer_max)
         have = totals[booking.total_ref] + writes.totals.get(booking.total_ref, 0)
         if limit is not None and have + booking.lines.units > limit:
             short = have + booking.lines.units - limit
-            return None if booking.total_ref in dry else Moved(relief=booking.total_ref, short=short)
+            return None if booking.total_ref in dry else RowsMoved(relief=booking.total_ref, short=short)
         for ref, delta in booking.pool_deltas(sold=1).items():
             given = writes.pools.get(ref)
             free = pools[ref].free - (given.held + given.sold if given else 0)
             if delta.sold > free:
-                return None if ref in dry else Moved(relief=ref, short=delta.sold - free)
+                return None if ref in dry else RowsMoved(relief=ref, short=delta.sold - free)
         return sold
 
     def _all_free(self) -> bool:
         """As far as the unlocked read shows: each seat is this booking's, free, or lapsed."""
         free = {Verdict.FREE, Verdict.LAPSED}
-        return all(verdict(seat, now=self._ledger.now) in free for seat in self._seen.values())
+        return all(verdict(seat, now=self._writes.now) in free for seat in self._seen.values())
 
     def _give_back(self, payment: Payment, *, reason: str) -> Payment:
         """All that is left of it is owed from here on."""
@@ -347,10 +353,10 @@ class _Hearing:
             payment_id=payment.id,
             booking_id=payment.booking_id,
             amount=payment.left,
-            created_at=self._ledger.now,
+            created_at=self._writes.now,
             reason=reason,
         )
-        self._ledger.refund(refund)
+        self._writes.refund(refund)
         return law.owing(payment, refund.amount)
 
     def _pin(self, before: Payment, after: Payment, *, processing: bool) -> None:
@@ -359,24 +365,28 @@ class _Hearing:
         assert booking.paying_until is not None, "paying has an end"
         until = booking.paying_until
         if processing:
-            until = law.paying_until(began=before.created_at, now=self._ledger.now)
+            until = law.paying_until(began=before.created_at, now=self._writes.now)
         if after.state is not before.state or (until - booking.paying_until).total_seconds() > law.WAIT_SECONDS_MAX:
-            self._told = True
+            self._recorded = True
             pinned = booking_law.noted(booking, paying_until=max(until, booking.paying_until))
-            self._ledger.note(booking, pinned, actor=notes.actor(before), reason=None, money=notes.told(before, after))
+            self._writes.note(booking, pinned, actor=notes.actor(before), reason=None, money=notes.told(before, after))
 
     def _is_deciding(self, report: Report) -> bool:
         deciding = {Standing.PROCESSING, Standing.REQUIRES_ACTION}
         return report.standing in deciding and self._booking.state is State.PAYING
 
-    def _settle(self, verb: Verb, booking: Booking, before: Payment, after: Payment, reason: str | None = None) -> None:
-        self._told = True
+    def _move_booking(
+        self, verb: Verb, booking: Booking, before: Payment, after: Payment, reason: str | None = None
+    ) -> None:
+        self._recorded = True
         told = notes.told(before, after)
-        self._ledger.settle(verb, self._booking, booking, actor=notes.actor(before), reason=reason, money=told)
+        self._writes.move_for_payment(
+            verb, self._booking, booking, actor=notes.actor(before), reason=reason, money=told
+        )
 
     def _note(self, before: Payment, after: Payment, reason: str | None = None) -> None:
-        self._told = True
-        notes.note(self._ledger, self._booking, before, after, reason=reason)
+        self._recorded = True
+        notes.note(self._writes, self._booking, before, after, reason=reason)
 
 
 def _is_lapsed(seat: SeatSeen, writes: PendingWrites) -> bool:

@@ -33,7 +33,7 @@ SILENT_SECONDS = 2.0 * WAIT_SECONDS_MAX
 callbacks or another process have settled them, no call of this process could find that the gateway is back."""
 
 
-class Claim(Protocol):
+class ClaimPayments(Protocol):
     """How a store gives out payments that are due."""
 
     def __call__(self, *, limit: int, gateways: Collection[str]) -> Awaitable[list[PaymentId]]:
@@ -60,7 +60,13 @@ class GatewayQueues:
         return sorted(name for name, queue in self._queues.items() if queue.is_silent)
 
     async def drive(
-        self, claim: Claim, drive: DriveFor, *, limit: int, within: float | None, only: Collection[str] | None = None
+        self,
+        claim: ClaimPayments,
+        drive: DriveFor,
+        *,
+        limit: int,
+        within: float | None,
+        only: Collection[str] | None = None,
     ) -> int:
         """Claim what is due for each queue and drive it; return how many payments. `drive` gets the name of the queue.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.ports.webhooks import AlreadyDone, Errand, Waiting, Wanted, deliveries_of
+from earmark.engine.ports.webhooks import AlreadyDone, DeliveryLease, Waiting, WebhookSubscription, deliveries_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import IdempotencyKey
     from earmark.engine.ports.outbox import Numbered
     from earmark.engine.ports.store import Clock
-    from earmark.engine.ports.webhooks import Deed, Health, Outcome
+    from earmark.engine.ports.webhooks import DeliveryResult, WebhookChange, WebhookHealth
 
 replace = msgspec.structs.replace
 
@@ -33,7 +33,7 @@ class MemoryWebhooks:
         self._events = events
         self._webhooks: dict[WebhookId, Webhook] = {}
         self._deliveries: dict[DeliveryId, Delivery] = {}
-        self._deeds: dict[IdempotencyKey, Deed] = {}
+        self._deeds: dict[IdempotencyKey, WebhookChange] = {}
         self._numbers = itertools.count(1)
 
     def queue_entries(self, numbered: Sequence[Numbered]) -> None:
@@ -41,7 +41,7 @@ class MemoryWebhooks:
         known = self._events()
         events = [known[event_id] for event_id in {one.entry.event_id for one in numbered} & known.keys()]
         wanted = [
-            Wanted(webhook_id=webhook.id, event_id=event.id, types=webhook.types)
+            WebhookSubscription(webhook_id=webhook.id, event_id=event.id, types=webhook.types)
             for webhook in self._webhooks.values()
             for event in events
             if webhook.disabled_at is None and webhook.live == event.live and webhook.event_id in {None, event.id}
@@ -49,7 +49,7 @@ class MemoryWebhooks:
         for delivery in deliveries_of(numbered, wanted, now=self._clock.now()):
             self._add(delivery)
 
-    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
+    async def make(self, new: Webhook, *, limit: int, deed: WebhookChange | None = None) -> bool:
         """Counted at once."""
         self._check_new(deed)
         if sum(webhook.live == new.live for webhook in self._webhooks.values()) >= limit:
@@ -67,7 +67,7 @@ class MemoryWebhooks:
         own = sorted((one for one in self._webhooks.values() if one.live == live), key=lambda one: one.id)
         return [one for one in own if after is None or one.id > after][:limit]
 
-    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
+    async def save(self, after: Webhook, *, deed: WebhookChange | None = None) -> bool:
         """If it is as it was read."""
         self._check_new(deed)
         known = self._webhooks.get(after.id)
@@ -77,7 +77,7 @@ class MemoryWebhooks:
         self._keep(deed)
         return True
 
-    async def recall(self, key: IdempotencyKey) -> Deed | None:
+    async def look_up_key(self, key: IdempotencyKey) -> WebhookChange | None:
         """By key."""
         return self._deeds.get(key)
 
@@ -88,11 +88,11 @@ class MemoryWebhooks:
             del self._deeds[deed.key]
         return len(old[:limit])
 
-    def _check_new(self, deed: Deed | None) -> None:
+    def _check_new(self, deed: WebhookChange | None) -> None:
         if deed is not None and deed.key in self._deeds:
             raise AlreadyDone
 
-    def _keep(self, deed: Deed | None) -> None:
+    def _keep(self, deed: WebhookChange | None) -> None:
         if deed is not None:
             self._deeds[deed.key] = deed
 
@@ -134,7 +134,7 @@ class MemoryWebhooks:
 
     async def claim(
         self, *, busy: Collection[WebhookId], webhooks: int, each: int, failing: bool, lease_seconds: float
-    ) -> list[Errand]:
+    ) -> list[DeliveryLease]:
         """The longest due first."""
         now = self._clock.now()
         due: dict[WebhookId, list[Delivery]] = {}
@@ -144,7 +144,7 @@ class MemoryWebhooks:
         ready = [self._webhooks[own] for own in due if _is_ready(self._webhooks[own], failing=failing, now=now)]
         ready.sort(key=lambda webhook: min(one.due_at for one in due[webhook.id]))
         return [
-            Errand(
+            DeliveryLease(
                 webhook=webhook,
                 deliveries=[self._lease(one, now=now, seconds=lease_seconds) for one in due[webhook.id][:each]],
                 now=now,
@@ -152,7 +152,9 @@ class MemoryWebhooks:
             for webhook in ready[:webhooks]
         ]
 
-    async def record(self, webhook_id: WebhookId, outcomes: Sequence[Outcome], health: Health | None) -> bool:
+    async def record(
+        self, webhook_id: WebhookId, outcomes: Sequence[DeliveryResult], health: WebhookHealth | None
+    ) -> bool:
         """At once."""
         now = self._clock.now()
         for outcome in outcomes:
@@ -204,7 +206,7 @@ def _is_ready(webhook: Webhook, *, failing: bool, now: datetime) -> bool:
     return webhook.disabled_at is None and webhook.failing_since is not None and rested
 
 
-def _after(known: Delivery, outcome: Outcome, *, now: datetime) -> Delivery:
+def _after(known: Delivery, outcome: DeliveryResult, *, now: datetime) -> Delivery:
     ended = outcome.state is not DeliveryState.PENDING
     after = replace(known, state=outcome.state, due_at=outcome.due_at, ended_at=now if ended else None)
     if outcome.sent:

@@ -25,7 +25,7 @@ class MoneyWatch(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
 
 
-class Watched(Protocol):
+class WatchesPayments(Protocol):
     """A store that lists and counts payments for operators."""
 
     async def list_attention(self, *, limit: int, live: bool | None = None) -> list[Payment]:

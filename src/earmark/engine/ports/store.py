@@ -102,7 +102,7 @@ class RowsNeeded(msgspec.Struct, frozen=True, kw_only=True):
     per_buyer_max: int | None = None  # which holds for events that say nothing themselves
 
 
-class SeatChange(msgspec.Struct, frozen=True, kw_only=True):
+class SeatUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator changes about a seat; None leaves it as it is."""
 
     ref: SeatRef
@@ -110,7 +110,7 @@ class SeatChange(msgspec.Struct, frozen=True, kw_only=True):
     price: int | None = None
 
 
-class PoolChange(msgspec.Struct, frozen=True, kw_only=True):
+class PoolUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator changes about a pool; None leaves it as it is."""
 
     ref: PoolRef
@@ -146,8 +146,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Seats that point to this booking and shall point to none."""
     event: Event | None = None
     """The event as it now is (an existing one, locked by this transaction)."""
-    seat_changes: Sequence[SeatChange] = ()
-    pool_changes: Sequence[PoolChange] = ()
+    seat_changes: Sequence[SeatUpdate] = ()
+    pool_changes: Sequence[PoolUpdate] = ()
     entries: Sequence[Entry] = ()
 
     @property

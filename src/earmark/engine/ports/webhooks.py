@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.outbox import Numbered
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class WebhookSubscription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """That a webhook is called about an event, and for which types of message; for all if none is named."""
 
     webhook_id: WebhookId
@@ -32,7 +32,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     types: tuple[str, ...] = ()
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryLease(msgspec.Struct, frozen=True, kw_only=True):
     """A webhook to call and its due deliveries, oldest first, leased to one dispatcher."""
 
     webhook: Webhook
@@ -40,7 +40,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one leased delivery."""
 
     delivery_id: DeliveryId
@@ -55,7 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     took_ms: int | None = None
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookHealth(msgspec.Struct, frozen=True, kw_only=True):
     """How a webhook itself answered the calls of one lease."""
 
     ok: bool
@@ -69,7 +69,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Disable it only if nothing succeeded from this moment on."""
 
 
-class Deed(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a request with an idempotency key did: which webhook it made or changed.
 
     Its answer is not kept, for there is a secret in it: it is worded anew from the webhook.
@@ -99,7 +99,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class Webhooks(Protocol):
     """Where webhooks are kept."""
 
-    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
+    async def make(self, new: Webhook, *, limit: int, deed: WebhookChange | None = None) -> bool:
         """A new one; False when there are as many of its kind as there may be. `AlreadyDone` when the deed is."""
         ...
 
@@ -111,14 +111,14 @@ class Webhooks(Protocol):
         """By id, which is by age."""
         ...
 
-    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
+    async def save(self, after: Webhook, *, deed: WebhookChange | None = None) -> bool:
         """Save it as it now is, if no other request has saved it since it was read: it is then one version on.
 
         `AlreadyDone` when the deed is. A deed is kept in the transaction of what was done, or not at all.
         """
         ...
 
-    async def recall(self, key: IdempotencyKey) -> Deed | None:
+    async def look_up_key(self, key: IdempotencyKey) -> WebhookChange | None:
         """What the request with this key did, while that is remembered."""
         ...
 
@@ -150,7 +150,7 @@ class Webhooks(Protocol):
 
     async def claim(
         self, *, busy: Collection[WebhookId], webhooks: int, each: int, failing: bool, lease_seconds: float
-    ) -> list[Errand]:
+    ) -> list[DeliveryLease]:
         """What is due, for so many webhooks, the longest due first, and so many deliveries of each, oldest first.
 
         None for those that are `busy`. With `failing`, those that fail and have rested; else the others, and those that
@@ -158,7 +158,9 @@ class Webhooks(Protocol):
         """
         ...
 
-    async def record(self, webhook_id: WebhookId, outcomes: Sequence[Outcome], health: Health | None) -> bool:
+    async def record(
+        self, webhook_id: WebhookId, outcomes: Sequence[DeliveryResult], health: WebhookHealth | None
+    ) -> bool:
         """Record the results of a lease in one transaction; True when that has disabled the webhook."""
         ...
 
@@ -176,15 +178,19 @@ class KeepsWebhooks(Protocol):
         ...
 
 
-def deliveries_of(numbered: Iterable[Numbered], wanted: Iterable[Wanted], *, now: datetime) -> list[Delivery]:
+def deliveries_of(
+    numbered: Iterable[Numbered], wanted: Iterable[WebhookSubscription], *, now: datetime
+) -> list[Delivery]:
     """One delivery for each entry and each webhook that is called about it, in the order of the entries."""
-    by_event: dict[EventId, list[Wanted]] = {}
+    by_event: dict[EventId, list[WebhookSubscription]] = {}
     for want in wanted:
         by_event.setdefault(want.event_id, []).append(want)
     return [delivery for one in numbered for delivery in _about(one, by_event, now=now)]
 
 
-def _about(one: Numbered, by_event: Mapping[EventId, Sequence[Wanted]], *, now: datetime) -> list[Delivery]:
+def _about(
+    one: Numbered, by_event: Mapping[EventId, Sequence[WebhookSubscription]], *, now: datetime
+) -> list[Delivery]:
     kind = type_of(one.entry)
     wants = [want for want in by_event.get(one.entry.event_id, ()) if kind and (not want.types or kind in want.types)]
     if kind is None or not wants:

@@ -16,7 +16,7 @@ from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatSeen, Verdict, verdict
 from earmark.engine.batch_transaction import BatchDecisions
 from earmark.engine.commands import TryAgain
-from earmark.engine.ports.store import PoolChange, SeatChange
+from earmark.engine.ports.store import PoolUpdate, SeatUpdate
 from earmark.engine.verbs.hold import MOVED_ROUNDS_MAX, RELIEF_ROUNDS_MAX
 from earmark.errors import CapacityInUse, EventUnknown, InvalidRequest, PoolUnknown, Refusal, SeatsTaken, SeatUnknown
 
@@ -70,10 +70,10 @@ async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) 
     outcomes = await decisions.close(
         event=after,
         seat_changes=[
-            SeatChange(ref=SeatRef(event.id, seat.id), blocked=seat.blocked, price=seat.price) for seat in command.seats
+            SeatUpdate(ref=SeatRef(event.id, seat.id), blocked=seat.blocked, price=seat.price) for seat in command.seats
         ],
         pool_changes=[
-            PoolChange(ref=PoolRef(event.id, pool.id), capacity=pool.capacity, price=pool.price)
+            PoolUpdate(ref=PoolRef(event.id, pool.id), capacity=pool.capacity, price=pool.price)
             for pool in command.pools
         ],
     )

@@ -65,7 +65,7 @@ async def hold(transaction: Transaction, batch: Sequence[Hold], context: VerbCon
     waiting = decisions.waiting
     events = await transaction.read_events({command.event_id for command in waiting})
     seen = await transaction.read_seats({ref for command in waiting for ref in command.seat_refs})
-    now, terms = decisions.now, dict[BookingId, _Terms]()
+    now, terms = decisions.now, dict[BookingId, _HoldTerms]()
     for command in waiting:
         try:
             event = events.get(command.event_id)
@@ -92,7 +92,7 @@ async def hold(transaction: Transaction, batch: Sequence[Hold], context: VerbCon
     return await decisions.close()
 
 
-class _Terms(NamedTuple):
+class _HoldTerms(NamedTuple):
     """On which terms a hold would be granted."""
 
     event: Event
@@ -102,7 +102,7 @@ class _Terms(NamedTuple):
 
 def _screen(
     command: Hold, *, event: Event | None, seen: Mapping[SeatRef, SeatSeen], policy: Policy, now: datetime
-) -> _Terms:
+) -> _HoldTerms:
     """Refuse without a lock what the snapshot shows to be hopeless; else the terms of the hold."""
     if event is None or event.live != command.actor.live:
         raise EventUnknown(event_id=command.event_id)
@@ -118,7 +118,7 @@ def _screen(
     if Verdict.TAKEN in said:
         taken = [seen[ref] for ref, one in zip(command.seat_refs, said, strict=True) if one is Verdict.TAKEN]
         raise _taken(command, taken, now=now)
-    return _Terms(event, seconds, limit)
+    return _HoldTerms(event, seconds, limit)
 
 
 async def _end_lapsed(decisions: BatchDecisions[Hold], wanted: Collection[SeatSeen]) -> set[BookingId]:
@@ -152,7 +152,7 @@ class _Granting:
         self._totals = totals
         self._pools = pools
 
-    def decide(self, command: Hold, terms: _Terms) -> None:
+    def decide(self, command: Hold, terms: _HoldTerms) -> None:
         """Grant, refuse, or look again."""
         try:
             if again := self._judge(command, limit=terms.per_buyer_max):
@@ -200,7 +200,7 @@ class _Granting:
         delta = self._writes.pools.get(ref, PoolDelta())
         return self._pools[ref].free - delta.held - delta.sold
 
-    def _booking(self, command: Hold, terms: _Terms) -> Booking:
+    def _booking(self, command: Hold, terms: _HoldTerms) -> Booking:
         seen = self._seen
         lines = Lines(
             seats=tuple([_line(seen[ref]) for ref in command.seat_refs]),

@@ -8,7 +8,14 @@ from uuid import UUID
 
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.ports.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
+from earmark.engine.ports.webhooks import (
+    AlreadyDone,
+    DeliveryLease,
+    Waiting,
+    WebhookChange,
+    WebhookSubscription,
+    deliveries_of,
+)
 from earmark.store import queries
 
 if TYPE_CHECKING:
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.ids import DeliveryId, WebhookId
     from earmark.engine.ports.outbox import Numbered
-    from earmark.engine.ports.webhooks import Health, Outcome
+    from earmark.engine.ports.webhooks import DeliveryResult, WebhookHealth
 
 SECONDS_MAX = 10.0
 REMOVED_MAX = 5_000
@@ -25,13 +32,16 @@ FIRST = UUID(int=0)
 LAST = 2**63 - 1
 
 
-async def find_wanted(connection: Any, events: Collection[str]) -> list[Wanted]:
+async def find_wanted(connection: Any, events: Collection[str]) -> list[WebhookSubscription]:
     """Who wants to hear of these events."""
     found = await connection.fetch(queries.sql("postgres", "webhooks.sql")["find_wanted"], sorted(events))
-    return [Wanted(webhook_id=row["webhook_id"], event_id=row["event_id"], types=tuple(row["types"])) for row in found]
+    return [
+        WebhookSubscription(webhook_id=row["webhook_id"], event_id=row["event_id"], types=tuple(row["types"]))
+        for row in found
+    ]
 
 
-async def queue_entries(transaction: Any, numbered: Sequence[Numbered], wanted: Sequence[Wanted]) -> None:
+async def queue_entries(transaction: Any, numbered: Sequence[Numbered], wanted: Sequence[WebhookSubscription]) -> None:
     """In the transaction that has numbered them."""
     opening = await transaction.begin([])
     await _queue(transaction, deliveries_of(numbered, wanted, now=opening.now))
@@ -55,7 +65,7 @@ class PostgresWebhooks:
         self._read = read
         self._sql = queries.sql("postgres", "webhooks.sql")
 
-    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
+    async def make(self, new: Webhook, *, limit: int, deed: WebhookChange | None = None) -> bool:
         """Counted as the last commit left them."""
         n = new
         what = (n.id, n.live, n.url, list(n.types), n.event_id, n.description, n.secret, n.created_at)
@@ -70,7 +80,7 @@ class PostgresWebhooks:
         """By primary key."""
         return [_webhook(row) for row in await self._read("page_webhooks", live, after or FIRST, limit)]
 
-    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
+    async def save(self, after: Webhook, *, deed: WebhookChange | None = None) -> bool:
         """One guarded update."""
         a = after
         secrets = (a.secret, a.old_secret, a.old_secret_until)
@@ -78,7 +88,7 @@ class PostgresWebhooks:
         what = (a.url, list(a.types), a.event_id, a.description)
         return bool(await self._fetch("save_webhook", a.id, a.version, *what, *secrets, *health, deed=deed))
 
-    async def recall(self, key: IdempotencyKey) -> Deed | None:
+    async def look_up_key(self, key: IdempotencyKey) -> WebhookChange | None:
         """By primary key."""
         found = await self._read("read_deed", *key)
         return _deed(found[0]) if found else None
@@ -129,10 +139,10 @@ class PostgresWebhooks:
 
     async def claim(
         self, *, busy: Collection[WebhookId], webhooks: int, each: int, failing: bool, lease_seconds: float
-    ) -> list[Errand]:
+    ) -> list[DeliveryLease]:
         """Passing over what another courier is claiming at this moment."""
 
-        async def work(transaction: Any) -> list[Errand]:
+        async def work(transaction: Any) -> list[DeliveryLease]:
             fetch = _connection(transaction).fetch
             now = (await transaction.begin([])).now
             lease = timedelta(seconds=lease_seconds)
@@ -145,10 +155,12 @@ class PostgresWebhooks:
             known = await fetch(self._sql["read_webhooks"], list(whose))
             return [_errand(_webhook(row), deliveries, now=now) for row in known]
 
-        errands: list[Errand] = await self._transact(work, within=SECONDS_MAX)
+        errands: list[DeliveryLease] = await self._transact(work, within=SECONDS_MAX)
         return errands
 
-    async def record(self, webhook_id: WebhookId, outcomes: Sequence[Outcome], health: Health | None) -> bool:
+    async def record(
+        self, webhook_id: WebhookId, outcomes: Sequence[DeliveryResult], health: WebhookHealth | None
+    ) -> bool:
         """The webhook first, then its deliveries."""
 
         async def work(transaction: Any) -> bool:
@@ -175,7 +187,7 @@ class PostgresWebhooks:
         """By the index of what has ended."""
         return await self._execute("prune_deliveries", before, limit)
 
-    async def _fetch(self, name: str, *arguments: object, deed: Deed | None = None) -> list[Any]:
+    async def _fetch(self, name: str, *arguments: object, deed: WebhookChange | None = None) -> list[Any]:
         async def work(transaction: Any) -> list[Any]:
             fetch = _connection(transaction).fetch
             if (d := deed) is not None:
@@ -204,22 +216,22 @@ def _connection(transaction: Any) -> Any:
     return transaction._connection  # noqa: SLF001 (the store's own transaction)
 
 
-def _columns(o: Outcome) -> tuple[Any, ...]:
+def _columns(o: DeliveryResult) -> tuple[Any, ...]:
     return (o.delivery_id, o.attempt, o.state.value, o.due_at, o.sent, o.status, o.error, o.took_ms)
 
 
-def _errand(webhook: Webhook, deliveries: Sequence[Delivery], *, now: datetime) -> Errand:
+def _errand(webhook: Webhook, deliveries: Sequence[Delivery], *, now: datetime) -> DeliveryLease:
     own = [delivery for delivery in deliveries if delivery.webhook_id == webhook.id]
-    return Errand(webhook=webhook, deliveries=own, now=now)
+    return DeliveryLease(webhook=webhook, deliveries=own, now=now)
 
 
 def _webhook(row: Any) -> Webhook:
     return Webhook(**dict(row) | {"types": tuple(row["types"])})
 
 
-def _deed(row: Any) -> Deed:
+def _deed(row: Any) -> WebhookChange:
     told = dict(row)
-    return Deed(key=IdempotencyKey(told.pop("caller"), told.pop("key")), **told)
+    return WebhookChange(key=IdempotencyKey(told.pop("caller"), told.pop("key")), **told)
 
 
 def _delivery(row: Any) -> Delivery:

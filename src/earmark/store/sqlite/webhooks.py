@@ -11,7 +11,14 @@ import msgspec
 from earmark.domain.ids import DeliveryId, EntryId, WebhookId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook
-from earmark.engine.ports.webhooks import AlreadyDone, Deed, Errand, Waiting, Wanted, deliveries_of
+from earmark.engine.ports.webhooks import (
+    AlreadyDone,
+    DeliveryLease,
+    Waiting,
+    WebhookChange,
+    WebhookSubscription,
+    deliveries_of,
+)
 from earmark.store import queries
 from earmark.store.sqlite import rows
 
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 
     from earmark.engine.ports.outbox import Numbered
     from earmark.engine.ports.store import Clock
-    from earmark.engine.ports.webhooks import Health, Outcome
+    from earmark.engine.ports.webhooks import DeliveryResult, WebhookHealth
 
 SECONDS_MAX = 10.0
 REMOVED_MAX = 1_000
@@ -31,19 +38,19 @@ LAST = 2**63 - 1
 _types = msgspec.json.Decoder(tuple[str, ...])
 
 
-def find_wanted(connection: sqlite3.Connection, events: Collection[str]) -> list[Wanted]:
+def find_wanted(connection: sqlite3.Connection, events: Collection[str]) -> list[WebhookSubscription]:
     """Who wants to hear of these events."""
     sql = queries.sql("sqlite", "webhooks.sql")["find_wanted"]
     found = connection.execute(sql, (rows.to_json(sorted(events)),)).fetchall()
     return [
-        Wanted(
+        WebhookSubscription(
             webhook_id=WebhookId(UUID(row["webhook_id"])), event_id=row["event_id"], types=_types.decode(row["types"])
         )
         for row in found
     ]
 
 
-async def queue_entries(transaction: Any, numbered: Sequence[Numbered], wanted: Sequence[Wanted]) -> None:
+async def queue_entries(transaction: Any, numbered: Sequence[Numbered], wanted: Sequence[WebhookSubscription]) -> None:
     """In the transaction that has numbered them."""
     opening = await transaction.begin([])
     _queue(transaction, deliveries_of(numbered, wanted, now=opening.now))
@@ -77,7 +84,7 @@ class SqliteWebhooks:
         self._clock = clock
         self._sql = queries.sql("sqlite", "webhooks.sql")
 
-    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
+    async def make(self, new: Webhook, *, limit: int, deed: WebhookChange | None = None) -> bool:
         """Counted and written by the one writer."""
         n = new
         what = (n.url, rows.to_json(n.types), n.event_id, n.description, n.secret, rows.to_moment(n.created_at))
@@ -92,7 +99,7 @@ class SqliteWebhooks:
         """By primary key."""
         return [_webhook(row) for row in await self._fetch("page_webhooks", live, str(after or FIRST), limit)]
 
-    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
+    async def save(self, after: Webhook, *, deed: WebhookChange | None = None) -> bool:
         """One guarded update."""
         a = after
         what = (a.url, rows.to_json(a.types), a.event_id, a.description)
@@ -105,7 +112,7 @@ class SqliteWebhooks:
         )
         return bool(await self._write("save_webhook", str(a.id), a.version, *what, *secrets, *health, deed=deed))
 
-    async def recall(self, key: IdempotencyKey) -> Deed | None:
+    async def look_up_key(self, key: IdempotencyKey) -> WebhookChange | None:
         """By primary key."""
         found = await self._fetch("read_deed", *key)
         return _deed(found[0]) if found else None
@@ -162,13 +169,13 @@ class SqliteWebhooks:
 
     async def claim(
         self, *, busy: Collection[WebhookId], webhooks: int, each: int, failing: bool, lease_seconds: float
-    ) -> list[Errand]:
+    ) -> list[DeliveryLease]:
         """A reader looks first: with nothing due, those who book are not kept from the writer."""
         passed_over = rows.to_json([str(webhook_id) for webhook_id in busy])
         if not await self._fetch("find_due", rows.to_moment(self._clock.now()), passed_over, failing, webhooks):
             return []
 
-        async def work(transaction: Any) -> list[Errand]:
+        async def work(transaction: Any) -> list[DeliveryLease]:
             execute = _connection(transaction).execute
             now = (await transaction.begin([])).now
             lease = rows.to_moment(now + timedelta(seconds=lease_seconds))
@@ -178,14 +185,16 @@ class SqliteWebhooks:
                 given = execute(self._sql["claim_deliveries"], (due["id"], moment, each, lease)).fetchall()
                 webhook = _webhook(execute(self._sql["read_webhook"], (due["id"],)).fetchone())
                 deliveries = sorted(map(_delivery, given), key=lambda one: one.number)
-                errands.append(Errand(webhook=webhook, deliveries=deliveries, now=now))
+                errands.append(DeliveryLease(webhook=webhook, deliveries=deliveries, now=now))
             transaction.wrote = bool(errands)
             return errands
 
-        errands: list[Errand] = await self._transact(work, within=SECONDS_MAX)
+        errands: list[DeliveryLease] = await self._transact(work, within=SECONDS_MAX)
         return errands
 
-    async def record(self, webhook_id: WebhookId, outcomes: Sequence[Outcome], health: Health | None) -> bool:
+    async def record(
+        self, webhook_id: WebhookId, outcomes: Sequence[DeliveryResult], health: WebhookHealth | None
+    ) -> bool:
         """All of it in one hop."""
         own = str(webhook_id)
 
@@ -210,7 +219,7 @@ class SqliteWebhooks:
         """By the index of what has ended."""
         return await self._write("prune_deliveries", rows.to_moment(before), limit)
 
-    async def _write(self, name: str, *arguments: object, deed: Deed | None = None) -> int:
+    async def _write(self, name: str, *arguments: object, deed: WebhookChange | None = None) -> int:
         async def work(transaction: Any) -> int:
             execute = _connection(transaction).execute
             if (d := deed) is not None:
@@ -238,7 +247,7 @@ def _connection(transaction: Any) -> sqlite3.Connection:
     return connection
 
 
-def _columns(o: Outcome) -> tuple[Any, ...]:
+def _columns(o: DeliveryResult) -> tuple[Any, ...]:
     due_at = rows.to_moment(o.due_at)
     return (str(o.delivery_id), o.attempt, o.state.value, due_at, o.sent, o.status, o.error, o.took_ms)
 
@@ -257,9 +266,9 @@ def _webhook(row: sqlite3.Row) -> Webhook:
     )
 
 
-def _deed(row: sqlite3.Row) -> Deed:
+def _deed(row: sqlite3.Row) -> WebhookChange:
     told = dict(row) | {"webhook_id": WebhookId(UUID(row["webhook_id"])), "done_at": rows.moment(row["done_at"])}
-    return Deed(key=IdempotencyKey(told.pop("caller"), told.pop("key")), **told)
+    return WebhookChange(key=IdempotencyKey(told.pop("caller"), told.pop("key")), **told)
 
 
 def _delivery(row: sqlite3.Row) -> Delivery:
