@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from earmark.engine.commands import Command, Decided, TryAgain
-from earmark.engine.queued_requests import QueuedRequest, Shared
+from earmark.engine.queued_requests import QueuedRequest, SharedTransaction
 from earmark.errors import (
     IdempotencyInProgress,
     OutcomeUnknown,
@@ -544,6 +544,6 @@ async def test_a_store_in_another_thread_never_begins_what_is_being_ended() -> N
             told.append(error)
 
     request = Interrupted(ask_number(1), asyncio.get_running_loop().create_future(), deadline=0)
-    shared: Shared[Command] = Shared([request])
+    shared: SharedTransaction[Command] = SharedTransaction([request])
     request.expire()
     assert [type(one) for one in told] == [Overloaded]

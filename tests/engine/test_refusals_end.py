@@ -93,7 +93,7 @@ async def test_control_a_refusal_that_its_request_refers_to_stays(monkeypatch: p
         request = queued_requests.QueuedRequest(command, loop.create_future(), deadline=loop.time() + within)
         self._deadlines.watch(request)
         self._enter(request)
-        return await request.answer
+        return await request.result
 
     monkeypatch.setattr(group_commit.BatchQueue, "submit", submit)
     assert not await is_gone(hold)

@@ -222,7 +222,7 @@ _YES = {Standing.AUTHORISED: PaymentState.AUTHORISED, Standing.CAPTURED: Payment
 _LATE = {Standing.AUTHORISED: PaymentState.VOIDING, Standing.CAPTURED: PaymentState.CAPTURED}
 _DECIDING = {Standing.PROCESSING: PaymentState.PENDING, Standing.REQUIRES_ACTION: PaymentState.REQUIRES_ACTION}
 
-HEARD: dict[PaymentState, dict[Standing, PaymentState]] = {
+STATE_AFTER_REPORT: dict[PaymentState, dict[Standing, PaymentState]] = {
     **dict.fromkeys(UNDECIDED, _NO | _YES | _DECIDING),
     PaymentState.NEEDS_ATTENTION: _NO | _YES,
     PaymentState.AUTHORISED: _NO | _YES,
@@ -236,10 +236,18 @@ HEARD: dict[PaymentState, dict[Standing, PaymentState]] = {
 """What a gateway's word makes of a payment that was not captured yet. What is not listed changes nothing."""
 
 EDGES = frozenset(
-    {(source, to) for source, heard in HEARD.items() for to in heard.values() if source is not to}
+    {
+        (source, to)
+        for source, after_report in STATE_AFTER_REPORT.items()
+        for to in after_report.values()
+        if source is not to
+    }
     | {(PaymentState.PENDING, PaymentState.UNKNOWN), (PaymentState.AUTHORISED, PaymentState.VOIDING)}
     | {(source, PaymentState.VOIDING) for source in UNDECIDED | {PaymentState.NEEDS_ATTENTION}}
-    | {(source, PaymentState.NEEDS_ATTENTION) for source in TAKEN | (HEARD.keys() - {PaymentState.NEEDS_ATTENTION})}
+    | {
+        (source, PaymentState.NEEDS_ATTENTION)
+        for source in TAKEN | (STATE_AFTER_REPORT.keys() - {PaymentState.NEEDS_ATTENTION})
+    }
     | {(PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED), (PaymentState.CAPTURED, PaymentState.REFUNDED)}
     | {(PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED)}
     | {(PaymentState.NEEDS_ATTENTION, PaymentState.SETTLED)}
@@ -247,7 +255,7 @@ EDGES = frozenset(
 """Every change of state that anything here makes: what the schema's guard lets pass."""
 
 
-def heard(payment: Payment, standing: Standing, *, wanted: bool, captured: int = 0) -> Payment:
+def after_report(payment: Payment, standing: Standing, *, wanted: bool, captured: int = 0) -> Payment:
     """The payment after this was said of it; the same one if that is nothing new.
 
     `wanted` tells whether its booking still waits for this money or is sold for it. What is not wanted is given up.
@@ -266,7 +274,7 @@ def heard(payment: Payment, standing: Standing, *, wanted: bool, captured: int =
 def _next(payment: Payment, standing: Standing, *, wanted: bool) -> PaymentState:
     if payment.captured:
         return payment.state
-    to = HEARD[payment.state].get(standing, payment.state)
+    to = STATE_AFTER_REPORT[payment.state].get(standing, payment.state)
     return PaymentState.VOIDING if to is PaymentState.AUTHORISED and not wanted else to
 
 

@@ -80,7 +80,7 @@ class BatchDecisions(Generic[A]):
         """Write the response that the command's key will remember; None where the client sent no key."""
         return command.idempotency.record(value, self.now) if command.idempotency else None
 
-    def answer(
+    def complete(
         self,
         command: A,
         value: Booking | Event | PayResult | CancelResult,
@@ -172,8 +172,8 @@ def decide(
         if moved:
             decisions.writes.move(verb, before, after, command=command, record=record, reason=reason(command))
         else:
-            decisions.writes.remember(verb, after, command=command, record=record)
-        decisions.answer(command, after, record=record, wrote=moved or record is not None)
+            decisions.writes.record_repeat(verb, after, command=command, record=record)
+        decisions.complete(command, after, record=record, wrote=moved or record is not None)
 
 
 def find(decisions: BatchDecisions[B], command: B, bookings: Mapping[BookingId, Booking], *, verb: Verb) -> Booking:

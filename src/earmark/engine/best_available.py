@@ -159,7 +159,9 @@ class BestSeats:
     async def _remembered(self, command: Hold, *, until: float) -> Result | None:
         if command.idempotency is None:
             return None
-        return await self._known_keys.answer(command.idempotency, within=until - asyncio.get_running_loop().time())
+        return await self._known_keys.find_response(
+            command.idempotency, within=until - asyncio.get_running_loop().time()
+        )
 
     async def close(self) -> None:
         """Finish what was asked."""
@@ -235,7 +237,7 @@ class BestSeats:
         chosen = await self._search(seen, offered=offered, wishes=wishes)
         for wanted, found in zip(batch, chosen, strict=True):
             if not wanted.offer.done():
-                self._tell(pending, wanted, found)
+                self._set_offer(pending, wanted, found)
 
     async def _search(
         self, seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]
@@ -247,7 +249,7 @@ class BestSeats:
             return await asyncio.to_thread(_search, seen, offered=offered, wishes=wishes)
 
     @staticmethod
-    def _tell(pending: _EventRequests, wanted: _SeatRequest, found: Offer | NoneAvailable) -> None:
+    def _set_offer(pending: _EventRequests, wanted: _SeatRequest, found: Offer | NoneAvailable) -> None:
         if isinstance(found, NoneAvailable):
             wanted.offer.set_exception(found)
         elif found.seats is not None:

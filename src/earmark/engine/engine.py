@@ -201,7 +201,7 @@ class Engine:
 
     async def _hold_passed(self, command: Hold, admission: Admission, passed: Any, *, within: float) -> Result:
         try:
-            answer = await self._holds.submit(command, within=within)
+            result = await self._holds.submit(command, within=within)
         except SeatsTaken as taken:
             hopeless = taken.why is not None  # A blocked seat comes back by no hold's end.
             admission.withdraw(passed, taken=taken.lapses, owners=taken.owners, hopeless=hopeless)
@@ -209,12 +209,12 @@ class Engine:
         except BaseException as broken:
             admission.withdraw(passed, hopeless=isinstance(broken, Refusal) and not broken.transient)
             raise
-        if isinstance(answer, Decided):
-            left = (answer.value.expires_at - answer.now).total_seconds()
+        if isinstance(result, Decided):
+            left = (result.value.expires_at - result.now).total_seconds()
             admission.record_grant(passed, seconds=left)
         else:
             admission.withdraw(passed)
-        return answer
+        return result
 
     def hold_best(self, command: Hold, wish: Wish) -> Coroutine[Any, Any, Result]:
         """Set aside the best seats there are, and the units that the ask names: see `best`."""
@@ -298,7 +298,7 @@ class Engine:
                     watched, within=self._transaction_seconds_max, lock_seconds=lock_seconds
                 )
             finally:
-                self._tell(written)
+                self._notify_listeners(written)
         self._count_expired(written)
         return result
 
@@ -345,12 +345,12 @@ class Engine:
                 if not await self._took_place(batch.commands, batch.outcomes):
                     raise
             finally:
-                self._tell(batch.written)
+                self._notify_listeners(batch.written)
         if batch.written is not None and batch.written.expired:
             self._count_expired(batch.written)
         return batch.outcomes
 
-    def _tell(self, written: Changes | None) -> None:
+    def _notify_listeners(self, written: Changes | None) -> None:
         """Also of what was lost or is in doubt: to look again costs little, to believe what is not so costs more."""
         if written is not None:
             for listener in self._listeners:

@@ -21,7 +21,7 @@ from earmark.engine.commands import Command, Outcome, Result, Row, TryAgain
 from earmark.engine.commit_speed import LOCK_SECONDS_MIN, CommitSpeed
 from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
-from earmark.engine.queued_requests import ANSWERED, QueuedRequest, Shared, unanswered
+from earmark.engine.queued_requests import RESOLVED, QueuedRequest, SharedTransaction, unresolved
 from earmark.engine.verbs.expire import CONTENDED_SECONDS
 from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy
 from earmark.observability import logs
@@ -121,10 +121,10 @@ class BatchQueue(Generic[A]):
         self._deadlines.watch(request)
         self._enter(request)
         try:
-            return await request.answer
+            return await request.result
         finally:
             # What still has the request would keep what was raised here, and with it every frame that it has passed.
-            request.answer = ANSWERED
+            request.result = RESOLVED
 
     @property
     def is_full(self) -> bool:
@@ -151,7 +151,7 @@ class BatchQueue(Generic[A]):
             await asyncio.wait(tasks)
 
     def _enter(self, request: QueuedRequest[A], *, first: bool = False) -> None:
-        if request.answer.done():
+        if request.result.done():
             return
         request.since = asyncio.get_running_loop().time()
         (self._queue.appendleft if first else self._queue.append)(request)
@@ -211,7 +211,7 @@ class BatchQueue(Generic[A]):
         self._gathered_at = asyncio.get_running_loop().time()
         while self._queue and len(batch) < self._size_max and len(passed) < PASSED_MAX:
             request = self._queue.popleft()
-            if request.answer.done() or (blocked is not None and blocked.take(request)):
+            if request.result.done() or (blocked is not None and blocked.take(request)):
                 continue
             if wanted and not wanted.isdisjoint(claims := self._claims(request.command)):
                 wanted.update(claims)
@@ -229,7 +229,7 @@ class BatchQueue(Generic[A]):
                 await self._decide(requests, lock_seconds=self.lock_seconds)
             except RowBusy as busy:
                 self._observer.blocked(self._verb)
-                waiting = unanswered(requests)
+                waiting = unresolved(requests)
                 requests = self._blocked.part(waiting, busy.rows)
                 in_vain += len(requests) == len(waiting)
                 if in_vain > 1 or not busy.rows:
@@ -241,7 +241,7 @@ class BatchQueue(Generic[A]):
 
     async def _decide(self, requests: Sequence[QueuedRequest[A]], *, lock_seconds: float, teaches: bool = True) -> None:
         """One transaction for these, and their results. `RowBusy` is for the caller to handle."""
-        shared = Shared(requests)
+        shared = SharedTransaction(requests)
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -314,7 +314,7 @@ class BatchQueue(Generic[A]):
                 # The long wait teaches nothing: what it took says when a row was free, not how quick the database is.
                 await self._decide(in_time, lock_seconds=patience, teaches=lock_seconds < LOCK_SECONDS_MAX)
         except RowBusy as busy:
-            await self._sort_out(row, unanswered(in_time), busy, for_good=patience >= LOCK_SECONDS_MAX)
+            await self._sort_out(row, unresolved(in_time), busy, for_good=patience >= LOCK_SECONDS_MAX)
             return False
         return True
 
@@ -347,12 +347,12 @@ class BatchQueue(Generic[A]):
             return
         middle = len(requests) // 2
         for half in (requests[:middle], requests[middle:]):
-            if not (still := unanswered(half)):
+            if not (still := unresolved(half)):
                 continue
             try:
                 await self._decide(still, lock_seconds=self.lock_seconds, teaches=False)
             except RowBusy as again:
-                await self._isolate(row, unanswered(still), again, for_good=for_good)
+                await self._isolate(row, unresolved(still), again, for_good=for_good)
 
     def _answer_or_retry(self, request: QueuedRequest[A], outcome: Outcome) -> TryAgain | None:
         """Answer the request, or return why it shall be decided again instead."""
@@ -370,8 +370,8 @@ class BatchQueue(Generic[A]):
             outcome = refusal
         if isinstance(outcome, EarmarkError):
             request.fail(outcome)
-        elif not request.answer.done():
-            request.answer.set_result(outcome)
+        elif not request.result.done():
+            request.result.set_result(outcome)
         return None
 
     async def _retry(self, again: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:

@@ -46,10 +46,10 @@ class KeyLookup(msgspec.Struct, frozen=True, kw_only=True):
 async def look_up_key(store: Store, key: IdempotencyKey, *, within: float, key_seconds: float) -> KeyLookup:
     """Look a key up without deciding anything. A payment that it opened is found by the record of that."""
 
-    async def look(transaction: Transaction) -> tuple[TransactionStart, PaymentKey | None]:
+    async def read_key(transaction: Transaction) -> tuple[TransactionStart, PaymentKey | None]:
         return await transaction.begin([key]), await transaction.read_payment_key(key)
 
-    start, opened = await store.transact(look, within=within)
+    start, opened = await store.transact(read_key, within=within)
     if record := start.remembered.get(key):
         return KeyLookup(record=record)
     about = await store.read_dossier(opened.payment_id if opened else first_payment_id_for(key))
@@ -70,11 +70,11 @@ class KnownKeys:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._questions: SharedReads[IdempotencyKey, bool] = SharedReads(self._are_known)
-        self.is_known: Callable[[IdempotencyKey], Awaitable[bool]] = self._questions.command
+        self._reads: SharedReads[IdempotencyKey, bool] = SharedReads(self._are_known)
+        self.is_known: Callable[[IdempotencyKey], Awaitable[bool]] = self._reads.read
         """Whether a committed request used this key."""
 
-    async def answer(self, idempotency: KeyedRequest, *, within: float) -> Replayed | None:
+    async def find_response(self, idempotency: KeyedRequest, *, within: float) -> Replayed | None:
         """The answer that this request got before; None if it never got one."""
         if not await self.is_known(idempotency.key):
             return None
@@ -87,7 +87,7 @@ class KnownKeys:
 
     async def close(self) -> None:
         """Finish what was asked."""
-        await self._questions.close()
+        await self._reads.close()
 
     async def _read(self, key: IdempotencyKey, *, within: float) -> IdempotencyRecord | None:
         """What a known key remembers. While another request has it claimed, wait: the caller's deadline bounds that."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=Command)
 
 
-class _Answered:
+class _Resolved:
     """What is left of an answer once it was given."""
 
     def done(self) -> bool:
@@ -23,17 +23,17 @@ class _Answered:
         return True
 
 
-ANSWERED = cast("asyncio.Future[Result]", _Answered())
+RESOLVED = cast("asyncio.Future[Result]", _Resolved())
 
 
 class QueuedRequest(Generic[A]):
     """One request's place in the queue."""
 
-    __slots__ = ("answer", "command", "deadline", "dry", "ended", "in_flight", "mark", "refusal", "rounds", "since")
+    __slots__ = ("command", "deadline", "dry", "ended", "in_flight", "mark", "refusal", "result", "rounds", "since")
 
-    def __init__(self, command: A, answer: asyncio.Future[Result], *, deadline: float, mark: object = None) -> None:
+    def __init__(self, command: A, result: asyncio.Future[Result], *, deadline: float, mark: object = None) -> None:
         self.command = command
-        self.answer = answer
+        self.result = result
         self.deadline = deadline
         self.mark = mark
         self.since = 0.0
@@ -51,12 +51,12 @@ class QueuedRequest(Generic[A]):
 
     def fail(self, error: Exception) -> None:
         """Tell its caller, if that still waits."""
-        if not self.answer.done():
-            self.answer.set_exception(error)
+        if not self.result.done():
+            self.result.set_exception(error)
 
     def is_over(self) -> bool:
         """Whether its caller has an answer, or waits no longer."""
-        return self.answer.done()
+        return self.result.done()
 
     def expire(self) -> None:
         """Its time is over. What still waits is never begun; what is under way ends without a listener."""
@@ -66,7 +66,7 @@ class QueuedRequest(Generic[A]):
         self.fail(OutcomeUnknown() if self.in_flight else self.refusal or Overloaded())
 
 
-class Shared(Generic[A]):
+class SharedTransaction(Generic[A]):
     """The requests that share one transaction."""
 
     __slots__ = ("requests",)
@@ -81,7 +81,7 @@ class Shared(Generic[A]):
         """
         for request in self.requests:
             request.in_flight = True
-        self.requests = [request for request in self.requests if not (request.ended or request.answer.done())]
+        self.requests = [request for request in self.requests if not (request.ended or request.result.done())]
         return [request.command for request in self.requests]
 
     def undo(self) -> None:
@@ -90,6 +90,6 @@ class Shared(Generic[A]):
             request.in_flight = False
 
 
-def unanswered(requests: Iterable[QueuedRequest[A]]) -> list[QueuedRequest[A]]:
+def unresolved(requests: Iterable[QueuedRequest[A]]) -> list[QueuedRequest[A]]:
     """Those whose callers still wait."""
-    return [request for request in requests if not request.answer.done()]
+    return [request for request in requests if not request.result.done()]

@@ -23,16 +23,16 @@ class SharedReads(Generic[Q, R]):
     """A bounded queue of questions. An answer is never older than its question."""
 
     def __init__(
-        self, ask_all: Callable[[Sequence[Q]], Awaitable[Sequence[R]]], *, seconds_max: float = SECONDS_MAX
+        self, read_all: Callable[[Sequence[Q]], Awaitable[Sequence[R]]], *, seconds_max: float = SECONDS_MAX
     ) -> None:
-        self._ask_all = ask_all
+        self._read_all = read_all
         """One call to the store: the answers, in the order of the questions."""
         self._seconds_max = seconds_max
         self._waiting: list[tuple[Q, asyncio.Future[R]]] = []
-        self._asking: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def command(self, question: Q) -> asyncio.Future[R]:
+    def read(self, query: Q) -> asyncio.Future[R]:
         """The answer to come, or `Overloaded` where too many wait or the store is silent: nothing was begun.
 
         A plain function: in a rush nearly every request asks, and a coroutine more would cost each of them.
@@ -41,38 +41,38 @@ class SharedReads(Generic[Q, R]):
             raise Overloaded
         # Looked up once, for it serves one event loop: for each request that would cost as much as the rest of this.
         loop = self._loop = self._loop or asyncio.get_running_loop()
-        answer: asyncio.Future[R] = asyncio.Future(loop=loop)
-        self._waiting.append((question, answer))
+        result: asyncio.Future[R] = asyncio.Future(loop=loop)
+        self._waiting.append((query, result))
         # Done already where the event loop begins tasks at once and the store answered without a wait.
-        if self._asking is None or self._asking.done():
-            self._asking = loop.create_task(self._run())
-        return answer
+        if self._reading is None or self._reading.done():
+            self._reading = loop.create_task(self._run())
+        return result
 
     async def close(self) -> None:
         """Finish what was asked."""
-        if self._asking is not None:
-            await asyncio.wait([self._asking])
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
 
     async def _run(self) -> None:
         while self._waiting:
             batch = [one for one in self._waiting[:BATCH_MAX] if not one[1].done()]
             del self._waiting[:BATCH_MAX]
             if batch:
-                await self._answer(batch)
+                await self._read_batch(batch)
 
-    async def _answer(self, batch: list[tuple[Q, asyncio.Future[R]]]) -> None:
+    async def _read_batch(self, batch: list[tuple[Q, asyncio.Future[R]]]) -> None:
         try:
             async with asyncio.timeout(self._seconds_max):
-                found = await self._ask_all([question for question, _ in batch])
+                found = await self._read_all([query for query, _ in batch])
         except Exception as broken:  # noqa: BLE001 (whatever it is, those that wait must hear of it)
             # Requests that wait behind this batch get the same error: asking a silent store again for each batch would
             # take as long each time.
-            told = Overloaded() if isinstance(broken, TimeoutError) else broken
-            for _, answer in batch + self._waiting:
-                if not answer.done():
-                    answer.set_exception(told)
+            error = Overloaded() if isinstance(broken, TimeoutError) else broken
+            for _, result in batch + self._waiting:
+                if not result.done():
+                    result.set_exception(error)
             self._waiting.clear()
             return
-        for (_, answer), said in zip(batch, found, strict=True):
-            if not answer.done():
-                answer.set_result(said)
+        for (_, result), value in zip(batch, found, strict=True):
+            if not result.done():
+                result.set_result(value)

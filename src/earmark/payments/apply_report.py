@@ -19,7 +19,7 @@ from earmark.domain import payment as law
 from earmark.domain.event import OnDecline, per_buyer_max
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
-from earmark.domain.seat import Verdict, verdict
+from earmark.domain.seat import SeatAvailability, availability
 from earmark.domain.state_machine import State, Verb
 from earmark.engine.pending_writes import PendingWrites
 from earmark.engine.ports.store import Changes
@@ -109,7 +109,7 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
                 lost,
                 actor=notes.actor(before),
                 reason="not paid in time",
-                money=notes.told(before, after),
+                money=notes.step_facts(before, after),
             )
     elif not wants(booking, before) and before.state in UNDECIDED | {PaymentState.AUTHORISED}:
         after = law.given_up(before)
@@ -144,7 +144,7 @@ async def resolve_by_hand(transaction: Transaction, *, how: SettledAs, note: str
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
-    told = notes.told(before, after, typed=True) | {"settled_as": how.value}
+    told = notes.step_facts(before, after, typed=True) | {"settled_as": how.value}
     waits = wants(booking, before) and (booking.state is State.PAYING or how is SettledAs.NOTHING)
     if not waits:
         writes.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
@@ -251,7 +251,7 @@ class _ReportedPayment:
         before, booking, now = self._payment, self._booking, self._writes.now
         wanted = wants(booking, before)
         wanted_still = wanted and not law.is_replaced(before)
-        after = law.heard(before, report.standing, wanted=wanted_still, captured=report.captured)
+        after = law.after_report(before, report.standing, wanted=wanted_still, captured=report.captured)
         news = after is not before
         after = _known(after, report)
         if news and report.standing in law.DECISIONS:
@@ -343,8 +343,8 @@ class _ReportedPayment:
 
     def _all_free(self) -> bool:
         """As far as the unlocked read shows: each seat is this booking's, free, or lapsed."""
-        free = {Verdict.FREE, Verdict.LAPSED}
-        return all(verdict(seat, now=self._writes.now) in free for seat in self._seen.values())
+        free = {SeatAvailability.FREE, SeatAvailability.LAPSED}
+        return all(availability(seat, now=self._writes.now) in free for seat in self._seen.values())
 
     def _give_back(self, payment: Payment, *, reason: str) -> Payment:
         """All that is left of it is owed from here on."""
@@ -369,7 +369,9 @@ class _ReportedPayment:
         if after.state is not before.state or (until - booking.paying_until).total_seconds() > law.WAIT_SECONDS_MAX:
             self._recorded = True
             pinned = booking_law.noted(booking, paying_until=max(until, booking.paying_until))
-            self._writes.note(booking, pinned, actor=notes.actor(before), reason=None, money=notes.told(before, after))
+            self._writes.note(
+                booking, pinned, actor=notes.actor(before), reason=None, money=notes.step_facts(before, after)
+            )
 
     def _is_deciding(self, report: Report) -> bool:
         deciding = {Standing.PROCESSING, Standing.REQUIRES_ACTION}
@@ -379,7 +381,7 @@ class _ReportedPayment:
         self, verb: Verb, booking: Booking, before: Payment, after: Payment, reason: str | None = None
     ) -> None:
         self._recorded = True
-        told = notes.told(before, after)
+        told = notes.step_facts(before, after)
         self._writes.move_for_payment(
             verb, self._booking, booking, actor=notes.actor(before), reason=reason, money=told
         )
@@ -390,7 +392,7 @@ class _ReportedPayment:
 
 
 def _is_lapsed(seat: SeatSeen, writes: PendingWrites) -> bool:
-    return verdict(seat, now=writes.now) is Verdict.LAPSED
+    return availability(seat, now=writes.now) is SeatAvailability.LAPSED
 
 
 def _known(payment: Payment, report: Report) -> Payment:

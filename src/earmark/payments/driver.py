@@ -37,7 +37,7 @@ from earmark.errors import GatewayUnavailable, InvalidRequest, Outage, PaymentIn
 from earmark.payments import apply_refund_report, apply_report
 from earmark.payments.gateway_orders import order_of, refund_order_of, without_code
 from earmark.payments.gateway_queues import GatewayQueues
-from earmark.payments.pay import conclude_payment, has_answer, open_payment
+from earmark.payments.pay import conclude_payment, is_concluded, open_payment
 from earmark.payments.refund import record_refund
 
 if TYPE_CHECKING:
@@ -132,23 +132,23 @@ class PaymentDriver:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
         until = asyncio.get_running_loop().time() + within
         command = await without_code(command, self._gateways)
-        answer = await open_payment(self._engine, command)
-        if isinstance(answer, Decided) and answer.value.gives_way:
-            answer = await self._pay_instead(command, answer, within=within)
-        if isinstance(answer, Replayed) or answer.value.payment is None:
-            return answer
-        payment_id: PaymentId = answer.value.payment.id
+        result = await open_payment(self._engine, command)
+        if isinstance(result, Decided) and result.value.gives_way:
+            result = await self._pay_instead(command, result, within=within)
+        if isinstance(result, Replayed) or result.value.payment is None:
+            return result
+        payment_id: PaymentId = result.value.payment.id
         await self._drive_within(payment_id, max(0.0, until - asyncio.get_running_loop().time()))
         about = await self._engine.store.read_dossier(payment_id)
         assert about is not None, "a payment is never deleted"
         if law.was_denied(about.payment):
             raise GatewayUnavailable(gateway=about.payment.gateway)
         if field := law.invalid_field(about.payment):
-            if answer.value.joined:
+            if result.value.joined:
                 # Another request named it, and is over: this one may be sent again.
                 raise PaymentInProgress
             raise InvalidRequest.at(field, f"is nothing that {about.payment.gateway} takes: {about.payment.message}")
-        if not answer.value.joined and has_answer(about.booking, about.payment):
+        if not result.value.joined and is_concluded(about.booking, about.payment):
             again = msgspec.structs.replace(command, entry_id=self._engine.ids.entry_id(), payment_id=payment_id)
             return await conclude_payment(self._engine, again)
         return Decided(value=PayResult(booking=about.booking, payment=about.payment), now=about.now)
@@ -184,10 +184,10 @@ class PaymentDriver:
 
     async def refund(self, command: RefundPayment, *, within: float) -> Result:
         """Record what goes back and ask the gateway for it; what is not done by then goes on by itself."""
-        answer = await record_refund(self._engine, command)
-        if isinstance(answer, Decided):
-            await self._drive_within(answer.value.payment.id, within)
-        return answer
+        result = await record_refund(self._engine, command)
+        if isinstance(result, Decided):
+            await self._drive_within(result.value.payment.id, within)
+        return result
 
     def follow_up(self, booking: Booking) -> None:
         """Drive the payment of a booking that was just changed, in the background."""

@@ -27,7 +27,7 @@ def note(
 ) -> None:
     """A step that does not move the booking."""
     noted = booking_law.noted(booking)
-    writes.note(booking, noted, actor=actor(before), reason=reason, money=told(before, after) | facts)
+    writes.note(booking, noted, actor=actor(before), reason=reason, money=step_facts(before, after) | facts)
 
 
 def learn(writes: PendingWrites, booking: Booking, before: Payment, after: Payment) -> None:
@@ -58,7 +58,7 @@ def actor(payment: Payment) -> str:
     return f"gateway:{payment.gateway}"
 
 
-def told(before: Payment, after: Payment, *, typed: bool = False) -> dict[str, Any]:
+def step_facts(before: Payment, after: Payment, *, typed: bool = False) -> dict[str, Any]:
     """A payment's step, as the journal records it; `typed` where an operator has written what stands in it."""
     facts = {
         "id": str(after.id),

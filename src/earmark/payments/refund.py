@@ -11,7 +11,7 @@ from earmark.domain import booking as booking_law
 from earmark.domain.state_machine import Verb, may, refusal
 from earmark.engine.batch_transaction import find, lock, open_on_bookings
 from earmark.engine.commands import PayResult
-from earmark.engine.owed_refunds import owe, payment_of, told
+from earmark.engine.owed_refunds import owe, owed_facts, payment_of
 from earmark.errors import RefundRefused, Refusal
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ async def refund(transaction: Transaction, command: RefundPayment, *, ids: Ids) 
         decisions.refuse(command, refused)
         return (await decisions.close())[0]
     paid = PayResult(booking=booking_law.noted(booking), payment=after)
-    money = told(after, before=before, owed=command.amount)
+    money = owed_facts(after, before=before, owed=command.amount)
     record = decisions.record_response(command, paid)
     decisions.writes.move(
         Verb.REFUND, booking, paid.booking, command=command, record=record, reason=command.reason, money=money
     )
-    decisions.answer(command, paid, record=record)
+    decisions.complete(command, paid, record=record)
     return (await decisions.close())[0]

@@ -99,10 +99,10 @@ class PaymentService:
 
     async def cancel(self, command: Cancel) -> Result:
         """Undo a sale; its money goes back behind the answer."""
-        answer = await self._engine.cancel(command)
-        if isinstance(answer, Decided) and answer.wrote:
-            self.driver.follow_up(answer.value.booking)
-        return answer
+        result = await self._engine.cancel(command)
+        if isinstance(result, Decided) and result.wrote:
+            self.driver.follow_up(result.value.booking)
+        return result
 
     def hurry(self) -> None:
         """Answer the requests that wait for a gateway now; what is not decided goes on by itself."""

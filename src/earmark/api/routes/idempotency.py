@@ -16,7 +16,7 @@ from earmark.api.routes.payments import write_payment
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.state_machine import State
 from earmark.engine.commands import KeyedRequest, Pay, PayResult
-from earmark.payments.pay import conclude_payment, has_answer
+from earmark.payments.pay import conclude_payment, is_concluded
 from earmark.schemas.to_command import check_key
 from earmark.schemas.to_response import is_under_way
 from earmark.schemas.webhooks import webhook_answer
@@ -89,7 +89,7 @@ async def _end_of_payment(context: RequestContext, key: IdempotencyKey, found: K
     write = partial(write_payment, notes=context.principal.actor.buyer is None)
     if about.booking.state is State.PAYING or is_under_way(PayResult(booking=about.booking, payment=about.payment)):
         return None
-    if found.request_hash is not None and has_answer(about.booking, about.payment):
+    if found.request_hash is not None and is_concluded(about.booking, about.payment):
         idempotency = KeyedRequest(key=key, request_hash=found.request_hash, write=write)
         common: Common = {
             "actor": context.principal.actor,

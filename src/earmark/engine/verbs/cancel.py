@@ -16,7 +16,7 @@ from earmark.domain.refund_rules import Ruling, as_asked, by_the_rules
 from earmark.domain.state_machine import State, Verb
 from earmark.engine.batch_transaction import find, lock, lock_counts, open_on_bookings
 from earmark.engine.commands import CancelResult, Full
-from earmark.engine.owed_refunds import give_up, owe, told
+from earmark.engine.owed_refunds import give_up, owe, owed_facts
 from earmark.errors import PaymentInProgress, RefundRefused, Refusal
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ async def cancel(transaction: Transaction, batch: Sequence[Cancel], context: Ver
                 Verb.CANCEL, before, after, command=command, record=record, reason=command.reason, money=facts
             )
         else:
-            decisions.writes.remember(Verb.CANCEL, after, command=command, record=record)
-        decisions.answer(command, undone, record=record, wrote=moved or record is not None)
+            decisions.writes.record_repeat(Verb.CANCEL, after, command=command, record=record)
+        decisions.complete(command, undone, record=record, wrote=moved or record is not None)
     await lock_counts(decisions)
     return await decisions.close()
 
@@ -137,4 +137,6 @@ def _give_back(
         payments[payment.id] = owe(
             decisions.writes, payment, undone.money.refund, refund_id=ids.refund_id(), reason=reason
         )
-    return told(payments[payment.id], before=payment, **(msgspec.structs.asdict(undone.money) if undone.money else {}))
+    return owed_facts(
+        payments[payment.id], before=payment, **(msgspec.structs.asdict(undone.money) if undone.money else {})
+    )

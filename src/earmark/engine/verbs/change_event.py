@@ -13,7 +13,7 @@ import msgspec
 from earmark.domain import journal_changes
 from earmark.domain.ids import PoolRef, SeatRef
 from earmark.domain.pool import PoolDelta
-from earmark.domain.seat import SeatSeen, Verdict, verdict
+from earmark.domain.seat import SeatAvailability, SeatSeen, availability
 from earmark.engine.batch_transaction import BatchDecisions
 from earmark.engine.commands import TryAgain
 from earmark.engine.ports.store import PoolUpdate, SeatUpdate
@@ -65,8 +65,8 @@ async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) 
         },
     }
     record = decisions.record_response(command, after)
-    decisions.writes.tell_of_event("change", after, command=command, record=record, facts=facts)
-    decisions.answer(command, after, record=record)
+    decisions.writes.record_event("change", after, command=command, record=record, facts=facts)
+    decisions.complete(command, after, record=record)
     outcomes = await decisions.close(
         event=after,
         seat_changes=[
@@ -101,8 +101,12 @@ async def _expire_lapsed(
 ) -> list[str]:
     """End the lapsed holds on seats that are to be blocked; the seats that have a live owner."""
     blocking = [seen[SeatRef(command.event_id, seat.id)] for seat in command.seats if seat.blocked]
-    taken = [seat.ref.seat_id for seat in blocking if verdict(seat, now=decisions.now) is Verdict.TAKEN]
-    lapsed = {seat.pointer for seat in blocking if seat.pointer and verdict(seat, now=decisions.now) is Verdict.LAPSED}
+    taken = [seat.ref.seat_id for seat in blocking if availability(seat, now=decisions.now) is SeatAvailability.TAKEN]
+    lapsed = {
+        seat.pointer
+        for seat in blocking
+        if seat.pointer and availability(seat, now=decisions.now) is SeatAvailability.LAPSED
+    }
     owners = await decisions.transaction.lock_bookings(lapsed)
     for owner in owners.values():
         if owner.is_due(decisions.now):

@@ -26,8 +26,8 @@ async def create(transaction: Transaction, command: CreateEvent, *, ids: Ids) ->
                 "pools": {pool.id: pool.capacity for pool in command.pools},
             }
             record = decisions.record_response(command, event)
-            decisions.writes.tell_of_event("create", event, command=command, record=record, facts=facts)
-            decisions.answer(command, event, record=record)
+            decisions.writes.record_event("create", event, command=command, record=record, facts=facts)
+            decisions.complete(command, event, record=record)
         else:
             decisions.refuse(command, EventExists(event_id=event.id))
     return (await decisions.close())[0]

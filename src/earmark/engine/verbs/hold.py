@@ -21,7 +21,7 @@ from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine, new_hold
 from earmark.domain.event import check_on_sale, per_buyer_max, ttl_seconds
 from earmark.domain.ids import BookingId
 from earmark.domain.pool import PoolDelta
-from earmark.domain.seat import SeatSeen, Verdict, verdict
+from earmark.domain.seat import SeatAvailability, SeatSeen, availability
 from earmark.domain.state_machine import State
 from earmark.engine.batch_transaction import BatchDecisions
 from earmark.engine.commands import TryAgain
@@ -111,19 +111,25 @@ def _screen(
     limit = per_buyer_max(policy, of_event=event.per_buyer_max)
     if unknown := [ref.seat_id for ref in command.seat_refs if ref not in seen]:
         raise SeatUnknown(seats=unknown)
-    said = [verdict(seen[ref], now=now) for ref in command.seat_refs]
-    if Verdict.BLOCKED in said:
-        blocked = [ref.seat_id for ref, one in zip(command.seat_refs, said, strict=True) if one is Verdict.BLOCKED]
+    said = [availability(seen[ref], now=now) for ref in command.seat_refs]
+    if SeatAvailability.BLOCKED in said:
+        blocked = [
+            ref.seat_id for ref, one in zip(command.seat_refs, said, strict=True) if one is SeatAvailability.BLOCKED
+        ]
         raise SeatsTaken(seats=blocked, why="blocked")
-    if Verdict.TAKEN in said:
-        taken = [seen[ref] for ref, one in zip(command.seat_refs, said, strict=True) if one is Verdict.TAKEN]
+    if SeatAvailability.TAKEN in said:
+        taken = [seen[ref] for ref, one in zip(command.seat_refs, said, strict=True) if one is SeatAvailability.TAKEN]
         raise _taken(command, taken, now=now)
     return _HoldTerms(event, seconds, limit)
 
 
 async def _end_lapsed(decisions: BatchDecisions[Hold], wanted: Collection[SeatSeen]) -> set[BookingId]:
     """End the holds on these seats whose time is over, as the locked rows show; the owners that live after all."""
-    lapsed = {seat.pointer for seat in wanted if seat.pointer and verdict(seat, now=decisions.now) is Verdict.LAPSED}
+    lapsed = {
+        seat.pointer
+        for seat in wanted
+        if seat.pointer and availability(seat, now=decisions.now) is SeatAvailability.LAPSED
+    }
     owners = await decisions.transaction.lock_bookings(lapsed) if lapsed else {}
     for owner in owners.values():
         if owner.is_due(decisions.now):
@@ -164,7 +170,7 @@ class _Granting:
         booking = self._booking(command, terms)
         record = self._decisions.record_response(command, booking)
         self._writes.open(booking, command=command, record=record)
-        self._decisions.answer(command, booking, record=record)
+        self._decisions.complete(command, booking, record=record)
 
     def _judge(self, command: Hold, *, limit: int | None) -> TryAgain | None:
         self._check_seats(command)
