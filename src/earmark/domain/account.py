@@ -56,7 +56,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of an account's story. Kind and id together are there once, over all accounts."""
+    """One change of an account. Kind and id together are unique over all accounts."""
 
     account_id: str
     number: int

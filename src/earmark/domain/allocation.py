@@ -41,7 +41,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """Side by side or not at all."""
 
     def fits(self, seat: Seat) -> bool:
-        """Whether it asks for such a seat."""
+        """Whether this seat is of the wished kind."""
         return (
             (self.section is None or seat.section == self.section)
             and (self.category is None or seat.category == self.category)
@@ -144,9 +144,9 @@ class _FreeRuns:
         return [seat.id for seat in given]
 
     def _kind(self, wish: Wish) -> Wish:
-        """What a wish asks for, without how many: wishes of one kind share their search.
+        """The kind of a wish, without its count: wishes of one kind share their search.
 
-        Between two prices of the house, every price is the lower one: so there are not more kinds than the house has.
+        Between two prices of the event, every price is the lower one: so there are no more kinds than prices.
         """
         price = wish.price_max
         if price is not None and self._prices:

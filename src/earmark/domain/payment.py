@@ -8,8 +8,8 @@
 
     any ──► needs_attention ──► settled             (by a person, elsewhere)
 
-What a gateway says is laid over what is known, and the later stage stays: reports may come in any order and any number
-and lead to the same end. Money that was captured is a fact from every state. Silence is `unknown`, and never `failed`.
+A gateway's report is merged with what is known, and the later stage stays: reports may come in any order and any
+number and lead to the same end. Captured money is a fact from every state. Silence is `unknown`, and never `failed`.
 Nothing here changes anything; each function returns the payment as it then is.
 """
 
@@ -56,7 +56,7 @@ REPLACED = "replaced"
 REFUNDED_ELSEWHERE = "refunded_elsewhere"
 """The code of a payment of which a refund was made at its gateway, and not by Earmark."""
 ALL_BY_HAND = "refunded_by_hand"
-"""The code of a payment that a person has given back whole."""
+"""The code of a payment that an operator has refunded in full."""
 
 
 _NAMESPACE = UUID("6f0b1c52-6e9f-5d3a-9a50-8f1f2a6d7c11")
@@ -80,7 +80,7 @@ class PaymentState(StrEnum):
 
 
 class Capture(StrEnum):
-    """When the money is taken: the shop's choice, for only the gateway's own word ends an automatic payment."""
+    """When the money is taken: the shop's choice, for only the gateway's own report ends an automatic payment."""
 
     MANUAL = "manual"
     """Set aside first, and taken once the booking is certain."""
@@ -89,7 +89,7 @@ class Capture(StrEnum):
 
 
 class SettledAs(StrEnum):
-    """How a person settled a payment that needed one."""
+    """How an operator settled a payment that needed one."""
 
     REFUNDED = "refunded"
     """The buyer has the money back, by another way than a refund of ours."""
@@ -233,7 +233,7 @@ STATE_AFTER_REPORT: dict[PaymentState, dict[Standing, PaymentState]] = {
         **dict.fromkeys((Standing.DECLINED, Standing.VOIDED), PaymentState.VOIDED),
     },
 }
-"""What a gateway's word makes of a payment that was not captured yet. What is not listed changes nothing."""
+"""The state after a gateway's report, of a payment that was not captured yet. What is not listed changes nothing."""
 
 EDGES = frozenset(
     {
@@ -258,7 +258,7 @@ EDGES = frozenset(
 def after_report(payment: Payment, standing: Standing, *, wanted: bool, captured: int = 0) -> Payment:
     """The payment after this was said of it; the same one if that is nothing new.
 
-    `wanted` tells whether its booking still waits for this money or is sold for it. What is not wanted is given up.
+    `wanted`: whether its booking still waits for this money or is sold for it. What is not wanted is given up.
     """
     to = _next(payment, standing, wanted=wanted)
     if to is payment.state:
@@ -297,7 +297,7 @@ def flagged(payment: Payment, *, code: str) -> Payment:
 
 
 def settled(payment: Payment, refunds: Sequence[Refund], *, how: SettledAs, note: str) -> Payment:
-    """A person has dealt with it elsewhere. What its gateway took and gave back stays as it is: that is a fact.
+    """An operator has dealt with it elsewhere. What its gateway took and gave back stays as it is: that is a fact.
 
     Where a refund was refused it is that refund which was made by hand, and where a part went back at the gateway's own
     page it is that part: the rest can still go back. Else all was.
@@ -345,9 +345,9 @@ def repaid(payment: Payment, refund: Refund) -> Payment:
 
 
 def refunded_elsewhere(payment: Payment, amount: int) -> Payment:
-    """So much went back at the gateway without Earmark, by the gateway's own list: a person is called if that is news.
+    """So much was refunded at the gateway without Earmark, by the gateway's own list: flagged if that is new.
 
-    The booking stays as it is: only a person knows whether the sale was to be undone.
+    The booking stays as it is: only an operator knows whether the sale was to be undone.
     """
     known = max(0, min(amount, payment.captured - payment.refunded))
     if known == payment.refunded_elsewhere:
@@ -388,7 +388,7 @@ def has_work(payment: Payment) -> bool:
         # It is not known whether there is money: an operator looks at it, and the gateway is asked all the same.
         return not payment.captured
     if payment.state is PaymentState.SETTLED:
-        # What it owes beyond what went back is the refund that was refused, and a person has dealt with that.
+        # What it owes beyond what went back is the refund that was refused, and an operator has dealt with that.
         return False
     return payment.state in UNDECIDED | {PaymentState.AUTHORISED, PaymentState.VOIDING} or payment.owes
 
@@ -430,7 +430,7 @@ def is_replaced(payment: Payment) -> bool:
 
 
 def code_after(payment: Payment) -> str | None:
-    """Its code, if its gateway tells no other. A payment that succeeds was not ended for another after all."""
+    """Its code, if its gateway reports no other. A payment that succeeds was not ended for another after all."""
     ended = payment.state in {PaymentState.FAILED, PaymentState.VOIDED, PaymentState.VOIDING} | UNDECIDED
     return payment.code if payment.code != REPLACED or ended else None
 

@@ -79,7 +79,7 @@ class SeatState(StrEnum):
 
 
 def shown_state(*, blocked: bool, owner_state: State | None, due: bool) -> SeatState:
-    """The map's word for a seat, by its owner. A paying booking still only holds it."""
+    """The state of a seat on the map, by its owner. A paying booking still only holds it."""
     if owner_state is State.CONFIRMED:
         return SeatState.BOOKED
     if owner_state is State.PAYING or (owner_state is State.HELD and not due):

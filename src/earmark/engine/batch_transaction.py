@@ -41,7 +41,7 @@ TWIN_DELAY_SECONDS = 0.01
 
 
 class BatchDecisions(Generic[A]):
-    """Outcomes so far, by ask, and the ledger they follow from."""
+    """The outcomes so far, by command, and the pending writes that they follow from."""
 
     def __init__(self, transaction: Transaction, batch: Sequence[A], *, start: TransactionStart, ids: Ids) -> None:
         self.transaction = transaction
@@ -57,13 +57,13 @@ class BatchDecisions(Generic[A]):
     async def open(
         cls, transaction: Transaction, batch: Sequence[A], *, ids: Ids, needed: RowsNeeded | None = None
     ) -> BatchDecisions[A]:
-        """Claim the batch's keys; what a key remembers is answered and leaves the batch."""
+        """Claim the batch's keys; a command whose key has a recorded response gets that and leaves the batch."""
         start = await transaction.begin([command.idempotency.key for command in batch if command.idempotency], needed)
         return cls(transaction, batch, start=start, ids=ids)
 
     @property
     def waiting(self) -> list[A]:
-        """The asks without an outcome, in arrival order."""
+        """The commands without an outcome, in arrival order."""
         return [command for number, command in enumerate(self._batch) if number not in self._outcomes]
 
     def refuse(self, command: A, refusal: Refusal) -> None:
@@ -77,7 +77,7 @@ class BatchDecisions(Generic[A]):
     def record_response(
         self, command: A, value: Booking | Event | PayResult | CancelResult
     ) -> IdempotencyRecord | None:
-        """Write the response that the command's key will remember; None where the client sent no key."""
+        """The response that the command's key will keep; None where the client sent no key."""
         return command.idempotency.record(value, self.now) if command.idempotency else None
 
     def complete(
@@ -88,11 +88,11 @@ class BatchDecisions(Generic[A]):
         record: IdempotencyRecord | None = None,
         wrote: bool = True,
     ) -> None:
-        """Decided. A response that a key remembers is also the one that the client gets."""
+        """Set the command's result. A response that a key keeps is also the one that the client gets."""
         self._set_outcome(command, Decided(value=value, now=self.now, wrote=wrote, record=record))
 
     async def close(self, **offer: Any) -> list[Outcome]:
-        """Write what moved (and what an operator changed), and hand out the outcomes in arrival order."""
+        """Write what moved (and what an operator changed), and return the outcomes in arrival order."""
         outcomes = [self._outcomes[number] for number in range(len(self._batch))]
         if self.writes:
             await self.transaction.write(self.writes.changes(**offer))
@@ -100,7 +100,7 @@ class BatchDecisions(Generic[A]):
 
     def _set_outcome(self, command: A, outcome: Outcome) -> None:
         number = self._numbers[id(command)]
-        assert number not in self._outcomes, "an ask is decided once"
+        assert number not in self._outcomes, "a command is decided once"
         self._outcomes[number] = outcome
 
     def _recall(self, start: TransactionStart) -> None:
@@ -121,7 +121,7 @@ class BatchDecisions(Generic[A]):
 
 
 async def open_on_bookings(transaction: Transaction, batch: Sequence[B], *, ids: Ids) -> BatchDecisions[B]:
-    """A desk for asks about bookings, which it will want to see."""
+    """Open a batch of commands about bookings; the store may fetch those together with the keys."""
     needed = RowsNeeded(requests=len(batch), bookings={command.booking_id for command in batch})
     return await BatchDecisions.open(transaction, batch, ids=ids, needed=needed)
 
@@ -133,7 +133,7 @@ async def decide_on_bookings(
     *,
     reason: Callable[[B], str | None],
 ) -> list[Outcome]:
-    """The shared recipe of the verbs on one booking: lock, judge the locked row, write."""
+    """What verbs on one booking have in common: lock, decide by the locked row, write."""
     bookings = await lock(decisions)
     decide(decisions, verb, law, bookings=bookings, reason=reason)
     await lock_counts(decisions)
@@ -141,12 +141,12 @@ async def decide_on_bookings(
 
 
 async def lock(decisions: BatchDecisions[B]) -> Mapping[BookingId, Booking]:
-    """The bookings that are asked about, locked."""
+    """The bookings that the commands name, locked."""
     return await decisions.transaction.lock_bookings({command.booking_id for command in decisions.waiting})
 
 
 async def lock_counts(decisions: BatchDecisions[B]) -> None:
-    """The totals and pools that the ledger changes, locked in their order before they are written."""
+    """Lock the totals and pools that will be written, in their order."""
     await decisions.transaction.lock_totals({ref for ref, units in decisions.writes.totals.items() if units})
     await decisions.transaction.lock_pools(decisions.writes.pools.keys())
 
@@ -159,7 +159,7 @@ def decide(
     bookings: Mapping[BookingId, Booking],
     reason: Callable[[B], str | None],
 ) -> None:
-    """Judge every waiting ask on the locked row, in arrival order."""
+    """Decide every waiting command by its locked row, in arrival order."""
     for command in decisions.waiting:
         try:
             before = find(decisions, command, bookings, verb=verb)
@@ -177,7 +177,7 @@ def decide(
 
 
 def find(decisions: BatchDecisions[B], command: B, bookings: Mapping[BookingId, Booking], *, verb: Verb) -> Booking:
-    """The ask's booking, as this transaction has it now; a due hold that is met here ends here."""
+    """The command's booking, as this transaction has it now; a due hold that is met here ends here."""
     locked = bookings.get(command.booking_id)
     if locked is None or not command.actor.may_see(locked):
         raise BookingUnknown(booking_id=str(command.booking_id))

@@ -112,7 +112,7 @@ class BestSeats:
     async def hold(self, command: Hold, wish: Wish, *, within: float) -> Result:
         """The best seats there are, held; a repeat gets those that were chosen the first time.
 
-        A request whose time is over while seats are chosen was not begun, and is told so.
+        A request whose time is over while seats are chosen was not begun, and gets `Overloaded`.
         """
         until = asyncio.get_running_loop().time() + within
         taken: Sequence[str] = ()
@@ -141,7 +141,7 @@ class BestSeats:
         try:
             async with asyncio.timeout_at(until):
                 seats = await self._offer(pending, _SeatRequest(command, wish, avoid=avoid))
-            # The line has its own way to say whose time is over, and knows more about what it was doing.
+            # The queue reports a request whose time is over itself, and knows more about what it was doing.
             left = until - asyncio.get_running_loop().time()
             return await self._hold(msgspec.structs.replace(command, seats=seats, _seat_refs=None), within=left)
         except NoneAvailable:
@@ -164,7 +164,7 @@ class BestSeats:
         )
 
     async def close(self) -> None:
-        """Finish what was asked."""
+        """Wait for the look-ups and readings under way."""
         await self._known_keys.close()
         readings = [pending.reading for pending in self._pending.values() if pending.reading]
         if readings:
@@ -242,7 +242,7 @@ class BestSeats:
     async def _search(
         self, seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]
     ) -> list[Offer | NoneAvailable]:
-        """A long search runs in a thread, so that others are answered meanwhile."""
+        """Run a long search in a thread, so that the event loop serves other requests meanwhile."""
         if len(seen.seats) + WISH_COSTS * len(wishes) <= AT_ONCE_MAX:
             return _search(seen, offered=offered, wishes=wishes)
         async with self._searching:
@@ -266,7 +266,7 @@ class BestSeats:
 
 
 def _pause_seconds(command: Hold, number: int) -> float:
-    """Before the round of this number. Requests that were refused together do not come again together."""
+    """The pause before the round of this number. Requests that were refused together do not try again together."""
     spread: float = 0.5 + command.booking_id.int % 1024 / 2048
     return spread * min(PAUSE_SECONDS * float(2**number), PAUSE_SECONDS_MAX)
 

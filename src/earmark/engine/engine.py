@@ -180,14 +180,14 @@ class Engine:
         return self._hold_admitted(command, self.admission, within=within)
 
     async def _hold_admitted(self, command: Hold, admission: Admission, *, within: float) -> Result:
-        """Admit → hold → and tell admission what became of it, whatever that is."""
+        """Admit → hold → report the outcome to admission, whatever it is."""
         key = command.idempotency.key if command.idempotency else None
         passed = await admission.admit(command.event_id, command.seats, buyer=command.buyer, key=key)
         if isinstance(passed, Busy):
-            # A repeat gets its answer whatever became of its seats. Only the store knows whether it is one: a hint may
+            # A repeat gets its response whatever became of its seats. Only the store knows if it is one: a hint may
             # be older than a sale at another server.
             if key is None:
-                await asyncio.sleep(0)  # A client that asks again and again leaves the event loop to others.
+                await asyncio.sleep(0)  # A client that repeats its request at once leaves the event loop to others.
             elif key in self._deciding or await self._known_keys.is_known(key):
                 return await self._holds.submit(command, within=min(within, REPLAY_SECONDS_MAX))
             raise SeatsTaken(seats=passed.seats, transient=True)
@@ -217,7 +217,7 @@ class Engine:
         return result
 
     def hold_best(self, command: Hold, wish: Wish) -> Coroutine[Any, Any, Result]:
-        """Set aside the best seats there are, and the units that the ask names: see `best`."""
+        """Hold the best seats there are, and the units that the command names: see `best_available`."""
         return self._best.hold(command, wish, within=self._request_seconds_max)
 
     def extend(self, command: Extend) -> Coroutine[Any, Any, Result]:
@@ -233,15 +233,15 @@ class Engine:
         return self._releases.submit(command, within=self._request_seconds_max)
 
     def cancel(self, command: Cancel) -> Coroutine[Any, Any, Result]:
-        """Undo a sale."""
+        """Undo a sale, or some lines of it."""
         return self._cancels.submit(command, within=self._request_seconds_max)
 
     async def create(self, command: CreateEvent) -> Result:
-        """Open an event."""
+        """Create an event with its seats and pools."""
         return await self.run_alone("create", command, lambda transaction: create(transaction, command, ids=self.ids))
 
     async def change(self, command: ChangeEvent) -> Result:
-        """Change an event."""
+        """Change an event: its window, limits, prices, capacity or blocked seats."""
         return await self.run_alone("change", command, lambda transaction: change(transaction, command, ids=self.ids))
 
     async def look_up_key(self, key: IdempotencyKey) -> KeyLookup:
@@ -259,7 +259,7 @@ class Engine:
         )
 
     async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """One transaction that is not a batch's; those that listen are told what it wrote."""
+        """One transaction outside the batches; listeners get what it wrote."""
         return await self._patiently(partial(self._transact, work))
 
     async def _patiently(self, run: Callable[..., Awaitable[T]]) -> T:
@@ -331,7 +331,7 @@ class Engine:
         name: str = "",
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> list[Outcome]:
-        """One batch, one transaction. A commit whose answer was lost is looked up, never tried again blindly.
+        """Run one batch in one transaction. A commit whose reply was lost is looked up, never tried again blindly.
 
         `begin` returns the commands of the batch, each time the store runs the transaction.
         """
@@ -351,7 +351,7 @@ class Engine:
         return batch.outcomes
 
     def _notify_listeners(self, written: Changes | None) -> None:
-        """Also of what was lost or is in doubt: to look again costs little, to believe what is not so costs more."""
+        """Also after a commit that failed or is in doubt: a needless read costs little, a stale cache costs more."""
         if written is not None:
             for listener in self._listeners:
                 listener(written)
@@ -363,10 +363,10 @@ class Engine:
                     self.observer.expired(entry.reason or "")
 
     async def _took_place(self, batch: Sequence[A], outcomes: Sequence[Outcome]) -> bool:
-        """Whether a lost commit is there after all. All of a batch is, or nothing: one entry tells.
+        """Whether a lost commit is there after all. All of a batch is, or nothing: one entry shows it.
 
         Not finding it proves nothing, for the commit may still be on its way: then the outcome stays unknown, and
-        the caller's key will tell.
+        the caller finds out by its key.
         """
         written = [command.entry_id for command, outcome in zip(batch, outcomes, strict=True) if _wrote(outcome)]
         with contextlib.suppress(TimeoutError):

@@ -311,7 +311,7 @@ class BatchQueue(Generic[A]):
         patience = min(lock_seconds, min(request.deadline for request in in_time) - now - DECIDING_SECONDS)
         try:
             with self._observer.batch(self._verb, [request.mark for request in in_time]):
-                # The long wait teaches nothing: what it took says when a row was free, not how quick the database is.
+                # The long wait is not measured: it shows when a row was free, not how quick the database is.
                 await self._decide(in_time, lock_seconds=patience, teaches=lock_seconds < LOCK_SECONDS_MAX)
         except RowBusy as busy:
             await self._sort_out(row, unresolved(in_time), busy, for_good=patience >= LOCK_SECONDS_MAX)
@@ -355,7 +355,7 @@ class BatchQueue(Generic[A]):
                 await self._isolate(row, unresolved(still), again, for_good=for_good)
 
     def _answer_or_retry(self, request: QueuedRequest[A], outcome: Outcome) -> TryAgain | None:
-        """Answer the request, or return why it shall be decided again instead."""
+        """Give the request its outcome, or return why it shall be decided again instead."""
         if isinstance(outcome, TryAgain):
             reason = outcome.refusal.code
             request.rounds = request.rounds or Counter()

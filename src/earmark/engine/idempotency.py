@@ -1,8 +1,9 @@
-"""Replay: what an idempotency key remembers, for requests that are refused before the store has judged them.
+"""Looks up idempotency keys for requests that are refused before the store has decided them.
 
-A hold that Redis refuses may be a repeat of one that was granted, and a repeat gets its answer whatever became of its
-seats. Only the store knows whether it is one. Most often it is not: so first a plain read asks which keys are known,
-for all requests that wait. Only a request whose key is known goes on to the transaction that gives its answer again.
+A hold that Redis refuses may be a repeat of one that was granted, and a repeat gets the recorded response whatever
+became of its seats. Only the store knows whether it is one. Most often it is not: so first one plain read finds which
+keys are known, for all requests that wait. Only a request whose key is known needs the transaction that reads the
+response.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class KeyLookup(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the request with a key, as far as the store knows it."""
 
     record: IdempotencyRecord | None = None
-    """The answer that it got."""
+    """The response that it got."""
     busy: bool = False
     """It is being decided at this moment, or it opened a payment."""
     about: Dossier | None = None
@@ -54,7 +55,7 @@ async def look_up_key(store: Store, key: IdempotencyKey, *, within: float, key_s
         return KeyLookup(record=record)
     about = await store.read_dossier(opened.payment_id if opened else first_payment_id_for(key))
     if about is not None and about.now - about.payment.created_at >= timedelta(seconds=key_seconds):
-        # The key's time is over: only a payment that is still open is told of.
+        # The key's time is over: only a payment that is still open is returned.
         about = about if about.booking.state is State.PAYING else None
     if about is not None and was_denied(about.payment):
         about = None
@@ -66,7 +67,7 @@ async def look_up_key(store: Store, key: IdempotencyKey, *, within: float, key_s
 
 
 class KnownKeys:
-    """Asks the store which keys remember an answer, many in one call."""
+    """Finds which keys have a recorded response, many in one call to the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -75,7 +76,7 @@ class KnownKeys:
         """Whether a committed request used this key."""
 
     async def find_response(self, idempotency: KeyedRequest, *, within: float) -> Replayed | None:
-        """The answer that this request got before; None if it never got one."""
+        """The response that this request got before; None if it never got one."""
         if not await self.is_known(idempotency.key):
             return None
         record = await self._read(idempotency.key, within=within)
@@ -86,11 +87,11 @@ class KnownKeys:
         return Replayed(record=record)
 
     async def close(self) -> None:
-        """Finish what was asked."""
+        """Wait for the look-ups under way."""
         await self._reads.close()
 
     async def _read(self, key: IdempotencyKey, *, within: float) -> IdempotencyRecord | None:
-        """What a known key remembers. While another request has it claimed, wait: the caller's deadline bounds that."""
+        """The record of a known key. While another request has it claimed, wait: the caller's deadline bounds that."""
         while True:
             start = await self._store.transact(lambda transaction: transaction.begin([key]), within=within)
             if key not in start.busy:

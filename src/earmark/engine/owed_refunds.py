@@ -51,6 +51,6 @@ def give_up(writes: PendingWrites, before: Payment) -> Payment:
 
 
 def owed_facts(payment: Payment, *, before: Payment, **facts: Any) -> dict[str, Any]:
-    """A payment, as the journal tells of what is owed of it."""
+    """A payment, as the journal records what is owed of it."""
     own = {"id": str(payment.id), "state": payment.state.value, "currency": payment.currency}
     return own | {journal_changes.CHANGED: journal_changes.payment_pairs(before, payment)} | facts

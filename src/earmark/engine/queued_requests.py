@@ -16,10 +16,10 @@ A = TypeVar("A", bound=Command)
 
 
 class _Resolved:
-    """What is left of an answer once it was given."""
+    """Stands for the future of a result that the caller has got."""
 
     def done(self) -> bool:
-        """Always."""
+        """True: the caller has its result."""
         return True
 
 
@@ -27,7 +27,7 @@ RESOLVED = cast("asyncio.Future[Result]", _Resolved())
 
 
 class QueuedRequest(Generic[A]):
-    """One request's place in the queue."""
+    """One request in the queue, with its deadline and the future of its result."""
 
     __slots__ = ("command", "deadline", "dry", "ended", "in_flight", "mark", "refusal", "result", "rounds", "since")
 
@@ -37,31 +37,31 @@ class QueuedRequest(Generic[A]):
         self.deadline = deadline
         self.mark = mark
         self.since = 0.0
-        """When it took its present place."""
+        """When it was queued last."""
         self.ended = False
         """Whether its time is over."""
         self.in_flight = False
         """Whether a transaction is deciding it: its outcome is unknown if its time is over meanwhile."""
         self.rounds: Counter[str] | None = None
-        """How often it had to come again, by reason: waiting for a twin is not being starved."""
+        """How often it was queued again, by reason: each reason has a limit of its own."""
         self.dry: frozenset[object] = frozenset()
         """The pools and totals in which no lapsed hold was left to end when it was last decided."""
         self.refusal: EarmarkError | None = None
-        """What to say if its time is over while it still waits; that the queue was too long if nothing is known."""
+        """What it is refused with if its time is over while it still waits; `Overloaded` if None."""
 
     def fail(self, error: Exception) -> None:
-        """Tell its caller, if that still waits."""
+        """Raise this for its caller, if that still waits."""
         if not self.result.done():
             self.result.set_exception(error)
 
     def is_over(self) -> bool:
-        """Whether its caller has an answer, or waits no longer."""
+        """Whether its caller has a result, or waits no longer."""
         return self.result.done()
 
     def expire(self) -> None:
-        """Its time is over. What still waits is never begun; what is under way ends without a listener."""
-        # A store may begin with it in a thread of its own at this moment. Each side says first what it does, and then
-        # looks at the other: so a request that is told that it was not begun is never begun.
+        """Its time is over. A request that still waits is never begun; one under way ends without a caller."""
+        # A store may begin with it in a thread of its own at this moment. Each side first sets its own flag, and then
+        # reads the other's: so a request that is refused as not begun is never begun.
         self.ended = True
         self.fail(OutcomeUnknown() if self.in_flight else self.refusal or Overloaded())
 
@@ -77,7 +77,7 @@ class SharedTransaction(Generic[A]):
     def begin(self) -> list[A]:
         """Those whose callers still wait, in the moment in which the store is ready to decide about them.
 
-        A store may run a transaction again, and asks again each time.
+        A store may run a transaction again, and calls this each time.
         """
         for request in self.requests:
             request.in_flight = True

@@ -1,4 +1,4 @@
-"""Questions to the store that many requests have at once: all that wait share the next call, one call at a time."""
+"""Reads that many requests need at once: all that wait share the next call to the store, one call at a time."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ R = TypeVar("R")
 BATCH_MAX = 500
 WAITING_MAX = 5000
 SECONDS_MAX = 5.0
-"""For one call. A request waits for the one under way and for its own, which leaves time to answer it."""
+"""For one call. A request waits for the one under way and for its own, which leaves time to respond."""
 
 
 class SharedReads(Generic[Q, R]):
-    """A bounded queue of questions. An answer is never older than its question."""
+    """A bounded queue of reads. What a read returns is never older than its request."""
 
     def __init__(
         self, read_all: Callable[[Sequence[Q]], Awaitable[Sequence[R]]], *, seconds_max: float = SECONDS_MAX
     ) -> None:
         self._read_all = read_all
-        """One call to the store: the answers, in the order of the questions."""
+        """One call to the store: the results, in the order of the queries."""
         self._seconds_max = seconds_max
         self._waiting: list[tuple[Q, asyncio.Future[R]]] = []
         self._reading: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def read(self, query: Q) -> asyncio.Future[R]:
-        """The answer to come, or `Overloaded` where too many wait or the store is silent: nothing was begun.
+        """The result to come, or `Overloaded` where too many wait or the store is silent: nothing was begun.
 
-        A plain function: in a rush nearly every request asks, and a coroutine more would cost each of them.
+        A plain function: in a rush nearly every request reads, and a coroutine more would cost each of them.
         """
         if len(self._waiting) >= WAITING_MAX:
             raise Overloaded
@@ -49,7 +49,7 @@ class SharedReads(Generic[Q, R]):
         return result
 
     async def close(self) -> None:
-        """Finish what was asked."""
+        """Wait for the reads under way."""
         if self._reading is not None:
             await asyncio.wait([self._reading])
 
@@ -64,8 +64,8 @@ class SharedReads(Generic[Q, R]):
         try:
             async with asyncio.timeout(self._seconds_max):
                 found = await self._read_all([query for query, _ in batch])
-        except Exception as broken:  # noqa: BLE001 (whatever it is, those that wait must hear of it)
-            # Requests that wait behind this batch get the same error: asking a silent store again for each batch would
+        except Exception as broken:  # noqa: BLE001 (any error goes to the requests that wait)
+            # Requests that wait behind this batch get the same error: calling a silent store again for each batch would
             # take as long each time.
             error = Overloaded() if isinstance(broken, TimeoutError) else broken
             for _, result in batch + self._waiting:

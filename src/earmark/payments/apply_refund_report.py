@@ -35,7 +35,7 @@ FAILED_ELSEWHERE = "a refund that was made at the gateway, and not by Earmark, h
 async def apply_refund_report(
     transaction: Transaction, *, report: RefundReport, refund_id: RefundId, about: Dossier, ids: Ids
 ) -> Payment:
-    """Lay what the gateway said of a refund over what is known of it."""
+    """Apply a gateway's report of a refund to the refund and its payment."""
     start = await transaction.begin([])
     writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
@@ -51,9 +51,9 @@ async def apply_refund_report(
 async def apply_refunds_elsewhere(
     transaction: Transaction, *, found: Sequence[RefundRecord], about: Dossier, ids: Ids
 ) -> Payment:
-    """Lay the gateway's list of refunds over ours: what is on none of our rows was made without Earmark.
+    """Compare the gateway's list of refunds with ours: what is on none of our rows was made without Earmark.
 
-    A refund of ours is recorded before its gateway is asked, so it is never taken for another, answered or not.
+    A refund of ours is recorded before its gateway is called, so it is never taken for another's.
     """
     start = await transaction.begin([])
     writes = PendingWrites(now=start.now, ids=ids)
@@ -62,7 +62,7 @@ async def apply_refunds_elsewhere(
     refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
     after = before
     if before.version == about.payment.version:
-        # Else the list may be older than what is known: the payment is due at once, and asked about again.
+        # Else the list may be older than what is known: the payment is due at once, and the gateway is asked again.
         others = [one for one in found if one.refund_id not in refunds and one.standing is not RefundStanding.REFUSED]
         after = law.refunded_elsewhere(before, sum(one.amount for one in others))
     more = after.refunded_elsewhere - before.refunded_elsewhere

@@ -42,7 +42,7 @@ OPERATOR = "operator"
 
 
 class RowsMoved(msgspec.Struct, frozen=True, kw_only=True):
-    """Not decided: something is not as it was seen. Look again; first end the lapsed holds of `relief`, if any."""
+    """Not decided: a row is not as it was read. Read again; first end the lapsed holds of `relief`, if any."""
 
     relief: PoolRef | TotalRef | None = None
     short: int = 0
@@ -58,7 +58,7 @@ async def apply_report(
     policy: Policy,
     dry: Collection[PoolRef | TotalRef] = (),
 ) -> Payment | RowsMoved:
-    """Lay what the gateway said over what is known. What is `dry` has no lapsed hold left that could be ended."""
+    """Apply a gateway's report of a payment. What is `dry` has no lapsed hold left that could be ended."""
     start = await transaction.begin([])
     reported = await _ReportedPayment.open(transaction, about, writes=PendingWrites(now=start.now, ids=ids), ids=ids)
     if reported is None:
@@ -67,7 +67,7 @@ async def apply_report(
 
 
 async def apply_silence(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
-    """The gateway was silent: what was asked of it may have happened, and is looked at again later."""
+    """The gateway was silent: the call may have taken effect, so the payment is due again later."""
     start = await transaction.begin([])
     writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
@@ -123,7 +123,7 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
 
 
 async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
-    """Its buyer has left its action undone and named another method: it is about to be ended at its gateway."""
+    """Mark a payment whose buyer left its action undone and named another method: it will be ended at its gateway."""
     start = await transaction.begin([])
     writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
@@ -138,7 +138,7 @@ async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -
 
 
 async def resolve_by_hand(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
-    """A person has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
+    """An operator has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
     start = await transaction.begin([])
     writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
@@ -167,7 +167,7 @@ async def resolve_by_hand(transaction: Transaction, *, how: SettledAs, note: str
 async def take_callback(
     transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
 ) -> bool:
-    """Remember the callback and make its payment due, in one transaction.
+    """Record the callback and make its payment due, in one transaction.
 
     A process that crashes afterwards loses nothing.
     """
@@ -191,7 +191,7 @@ def wants(booking: Booking, payment: Payment) -> bool:
 
 
 class _ReportedPayment:
-    """One report, on rows that are locked by now."""
+    """A reported payment and its booking, on rows that are locked by now."""
 
     def __init__(
         self,
@@ -216,13 +216,13 @@ class _ReportedPayment:
         self._seen = seen
         self._owners = owners
         self._recorded = False
-        """Whether the journal has what was heard."""
+        """Whether the journal has what was reported."""
 
     @classmethod
     async def open(
         cls, transaction: Transaction, about: Dossier, *, writes: PendingWrites, ids: Ids
     ) -> _ReportedPayment | None:
-        """Look, then lock; None when the booking ran out between the two."""
+        """Read, then lock; None when the booking ran out between the two."""
         was = about.booking
         [event] = (await transaction.read_events({was.event_id})).values()
         seen = await transaction.read_seats(was.seat_refs) if was.state is State.EXPIRED else {}
@@ -247,7 +247,7 @@ class _ReportedPayment:
     async def apply(
         self, report: Report, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
     ) -> Payment | RowsMoved:
-        """Judge, and write what follows."""
+        """Decide what the report means, and write it."""
         before, booking, now = self._payment, self._booking, self._writes.now
         wanted = wants(booking, before)
         wanted_still = wanted and not law.is_replaced(before)
@@ -273,7 +273,7 @@ class _ReportedPayment:
             self._pin(before, after, processing=report.standing is Standing.PROCESSING)
         if not self._recorded and journal_changes.payment_pairs(before, after):
             notes.learn(self._writes, booking, before, after)
-        # A refund on its way is asked about again, also of a payment that a person has to look at.
+        # A refund on its way is read again later, also of a payment that an operator has to look at.
         asked = any(refund.state is RefundState.PENDING for refund in self._about.refunds)
         after = self._writes.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
         if booking.state is not State.EXPIRED:
@@ -283,7 +283,7 @@ class _ReportedPayment:
         return after
 
     def _follow(self, before: Payment, after: Payment, *, wanted: bool) -> Payment:
-        """What news of a payment means for a booking that has not run out."""
+        """What a changed payment means for a booking that has not run out."""
         booking, now = self._booking, self._writes.now
         match after.state:
             case PaymentState.AUTHORISED | PaymentState.CAPTURED if wanted and booking.state is State.PAYING:
@@ -396,7 +396,7 @@ def _is_lapsed(seat: SeatSeen, writes: PendingWrites) -> bool:
 
 
 def _known(payment: Payment, report: Report) -> Payment:
-    """With what the gateway told beside how it stands. What a person said when settling it is not overwritten."""
+    """With the report's other facts. What an operator wrote when settling it is not overwritten."""
     if payment.state is PaymentState.SETTLED:
         return payment
     return msgspec.structs.replace(

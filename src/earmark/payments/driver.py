@@ -1,6 +1,6 @@
 """The payment driver: takes a payment from where its rows stand to where nothing is left to do.
 
-    read the payment, its booking and its refunds → one step → call the gateway → write what it said → and again
+    read the payment, its booking and its refunds → one step → call the gateway → write what it reported → and again
 
 The rows are the saga. What drives a payment (a request, a callback, the reconciler) starts from them, and may crash
 anywhere: the next one starts from them too. No lock and no transaction is open while a gateway works, and two processes
@@ -57,7 +57,7 @@ HURRIED_SECONDS = 1.0
 """How long a request that comes after `hurry` waits for a gateway: most answer by then."""
 MOVED_ROUNDS_MAX = 3
 REPLACE_TRIES_MAX = 2
-"""How often a gateway is asked at once to end a payment for another: the first answer may be lost."""
+"""How often a gateway is called in a row to end a payment for another: the first reply may be lost."""
 REFUND_STATUS = "refund_status"
 LIST_REFUNDS = "list_refunds"
 REFUNDS_LOOKED_AT_MAX = 100
@@ -80,9 +80,9 @@ class PaymentStep(StrEnum):
 
 
 def next_step(about: Dossier, *, ask_gateway: bool, asked: Collection[RefundId] = ()) -> PaymentStep | None:
-    """What the rows ask for; where they ask for nothing, a `ask_gateway` at how things stand, or None.
+    """The next step by the rows; where they need none, `STATUS` with `ask_gateway`, or None.
 
-    Refunds that were `asked` for a moment ago are on their way; those behind them need not wait for that.
+    Refunds that were `asked` for in this drive are on their way; those behind them need not wait for that.
     """
     payment = about.payment
     if payment.state in UNDECIDED:
@@ -103,7 +103,7 @@ def next_step(about: Dossier, *, ask_gateway: bool, asked: Collection[RefundId] 
 
 
 def _while_undecided(about: Dossier) -> PaymentStep:
-    """Ask, until the gateway took too long. What it may take by itself is only ended by its own word."""
+    """Call the gateway until it took too long. A payment that it takes by itself is only ended by its own report."""
     payment, now, until = about.payment, about.now, about.booking.paying_until
     if until is not None and now >= until:
         return PaymentStep.VOID if payment.automatic and not law.is_past_cap(payment, now=now) else PaymentStep.GIVE_UP
@@ -114,11 +114,11 @@ def _while_undecided(about: Dossier) -> PaymentStep:
 
 
 class CallbackMismatch(Exception):
-    """A callback about a payment of ours whose facts are not those of the payment."""
+    """A callback names a payment of ours, and its facts differ from the payment's."""
 
 
 class PaymentDriver:
-    """One per process, over the engine's store."""
+    """Drives payments; one per process, over the engine's store."""
 
     def __init__(self, engine: Engine, gateways: Mapping[str, Gateway], *, call_seconds_max: float = 30.0) -> None:
         self._engine = engine
@@ -169,12 +169,12 @@ class PaymentDriver:
         return await open_payment(self._engine, msgspec.structs.replace(command, entry_id=self._engine.ids.entry_id()))
 
     async def _replace(self, payment_id: PaymentId) -> Payment | None:
-        """End a payment that waits for its buyer. One that was paid meanwhile is left, and seen through."""
+        """End a payment that waits for its buyer. One that was paid meanwhile is kept, and driven on."""
         payment = await self._drive(payment_id, ask_gateway=False)
         about = await self._engine.store.read_dossier(payment_id)
         if about is None or about.payment.state is not PaymentState.REQUIRES_ACTION:
             return payment
-        # Recorded before its gateway is asked: from here on it is ended, by whichever process is there.
+        # Recorded before its gateway is called: from here on any process that drives it ends it.
         await self._transact(partial(apply_report.mark_replaced, about=about, ids=self._engine.ids))
         for _ in range(REPLACE_TRIES_MAX):
             payment = await self._drive(payment_id, ask_gateway=False)
@@ -183,7 +183,7 @@ class PaymentDriver:
         return payment
 
     async def refund(self, command: RefundPayment, *, within: float) -> Result:
-        """Record what goes back and ask the gateway for it; what is not done by then goes on by itself."""
+        """Record a refund and request it at the gateway; what is not done in time is driven on in the background."""
         result = await record_refund(self._engine, command)
         if isinstance(result, Decided):
             await self._drive_within(result.value.payment.id, within)
@@ -196,16 +196,16 @@ class PaymentDriver:
             self._drive_on(payment_id)
 
     async def receive_callback(self, gateway: str, callback: Callback) -> bool:
-        """A gateway called: remember that it did, and look how the payment stands now. False for one that is not ours.
+        """Record a gateway's callback, and ask how the payment stands now. False for a payment that is not ours.
 
-        Nothing that the callback says is believed but which payment it is about.
+        Of the callback only the payment it names is believed.
         """
         about = await self._subject(gateway, callback)
         if about is None:
             return False
         _check(about.payment, gateway, callback)
         if callback.disputed and not about.payment.captured:
-            # It overtook the answer to our capture: that is looked at first, and the gateway calls again.
+            # It overtook the reply to our capture: that is read first, and the gateway calls again.
             await self.advance(about.payment.id, ask_gateway=True)
             raise GatewaySilent("what is disputed is not known to be taken yet")
         take = partial(
@@ -254,7 +254,7 @@ class PaymentDriver:
     async def advance(self, payment_id: PaymentId, *, ask_gateway: bool = False) -> Payment | None:
         """Take a payment as far as it goes now. A caller that names one which is being driven waits for that drive.
 
-        With `ask_gateway`, also one that is over is asked about once.
+        With `ask_gateway`, the gateway is asked once also about a payment that is over.
         """
         return await asyncio.shield(self._drive_on(payment_id, ask_gateway=ask_gateway))
 
@@ -299,7 +299,7 @@ class PaymentDriver:
         await self._wait(self._drive_on(payment_id), seconds=seconds)
 
     async def _wait(self, driving: asyncio.Task[Payment | None], *, seconds: float | None = None) -> None:
-        """Until it is done, for so long; and at once no longer when there is word to hurry."""
+        """Wait until it is done, for so long; `hurry` ends the wait."""
         if self._hurried.is_set():
             await asyncio.wait([driving], timeout=HURRIED_SECONDS)
         else:
@@ -331,12 +331,12 @@ class PaymentDriver:
             if not answered_all and (about := await self._engine.store.read_dossier(payment_id)):
                 payment = await self._transact(partial(apply_report.apply_silence, about=about, ids=self._engine.ids))
         except Outage as outage:
-            # Whatever was asked of the gateway is asked again: the payment is due soon.
+            # The gateway is called again: the payment is due soon.
             _log.warning("payment %s paused: %s; the reconciler goes on when it is due", payment_id, outage)
         return payment
 
     async def _take_step(self, step: PaymentStep, about: Dossier, *, first: bool, asked: set[RefundId]) -> Payment:
-        """One step: ask, then write what was said. `first` tells that nothing was asked before."""
+        """Take one step: call the gateway, then write what it reported. `first`: no call was made before."""
         ids = self._engine.ids
         if step is PaymentStep.GIVE_UP:
             return await self._transact(partial(apply_report.give_up, about=about, ids=ids))
@@ -371,12 +371,12 @@ class PaymentDriver:
             if denied:
                 _log.error("gateway %s refuses this shop: %s; check its key and its account", gateway.name, refused)
             if step is not PaymentStep.AUTHORISE or not first:
-                # It says nothing of the money, which an earlier call may have moved: a key that was revoked, say.
+                # This refusal (a revoked key, say) does not show whether an earlier call moved the money.
                 raise GatewaySilent(str(refused)) from refused
             if isinstance(refused, GatewayInvalid):
                 return Report(standing=Standing.DECLINED, code=f"{refused.field}_invalid", message=str(refused))
             if denied:
-                # The gateway's words are for the log: they may tell of the shop's key, and buyers can read the payment.
+                # The gateway's message is only logged: it may mention the shop's key, and buyers can read the payment.
                 return Report(standing=Standing.DECLINED, code=law.GATEWAY_UNAVAILABLE)
             return Report(standing=Standing.DECLINED, code=refused.code, message=str(refused))
         if step in {PaymentStep.VOID, PaymentStep.REPLACE} and report.standing is Standing.ABSENT:
@@ -386,9 +386,9 @@ class PaymentDriver:
         return report
 
     async def _apply_report(self, report: Report, about: Dossier) -> Payment:
-        """Write what was said; where something moved underneath, look again and decide anew, a few times.
+        """Write what was reported; where a row moved meanwhile, read again and decide anew, a few times.
 
-        What was only contended is left as it is: the reconciler hears of it again, and gives nothing back before that.
+        What was only contended is left as it is: the reconciler tries again, and nothing is given back before that.
         """
         dry: set[PoolRef | TotalRef] = set()
         rounds = {"moved": MOVED_ROUNDS_MAX, "relieved": RELIEF_ROUNDS_MAX}
@@ -423,7 +423,7 @@ class PaymentDriver:
         return await self._apply_refund_report(report, refund, about)
 
     async def _check_refunds(self, payment_id: PaymentId) -> bool:
-        """Whether what was given back has stayed there: a refund that was made can still fail. False for no answer."""
+        """Check that refunds that were made have not failed since. False when the gateway did not reply."""
         about = await self._engine.store.read_dossier(payment_id)
         gateway = self._gateways.get(about.payment.gateway) if about else None
         if about is None or gateway is None:
@@ -442,7 +442,7 @@ class PaymentDriver:
         return True
 
     async def _find_refunds_elsewhere(self, gateway: Gateway, payment: Payment) -> Payment:
-        """More or less of a payment went back than is known here: which refunds did Earmark not ask for?"""
+        """Find the refunds that Earmark did not request: more or less of the payment went back than is known here."""
         # Read before the gateway is asked: what moves meanwhile shows that its list is too old.
         about = await self._engine.store.read_dossier(payment.id)
         assert about is not None, "a payment is never deleted"
@@ -454,8 +454,8 @@ class PaymentDriver:
         work = partial(apply_refund_report.apply_refunds_elsewhere, found=found, about=about, ids=self._engine.ids)
         after = await self._transact(work)
         if after.refunded_elsewhere != about.payment.refunded_elsewhere:
-            told = (after.id, after.refunded_elsewhere, after.currency, gateway.name)
-            _log.error("payment %s: %s %s went back at gateway %s, and not by Earmark; a person has to look", *told)
+            facts = (after.id, after.refunded_elsewhere, after.currency, gateway.name)
+            _log.error("payment %s: %s %s was refunded at gateway %s, not by Earmark; an operator has to look", *facts)
         return after
 
     async def _apply_refund_report(self, report: RefundReport, refund: Refund, about: Dossier) -> Payment:
@@ -463,7 +463,7 @@ class PaymentDriver:
         return await self._transact(partial(work, about=about, ids=self._engine.ids))
 
     async def _call(self, gateway: Gateway, name: str, call: Awaitable[T]) -> T:
-        """Ask about a refund. A call that the gateway would not take says nothing of the money."""
+        """Call a gateway about a refund. A call that it refuses says nothing of the money."""
         try:
             with self._engine.observer.gateway(gateway.name, name), self._queues.call(gateway.name):
                 async with asyncio.timeout(self._call_seconds_max):
@@ -476,7 +476,7 @@ class PaymentDriver:
 
 
 def _went_on(before: Payment, after: Payment) -> bool:
-    """Whether a step led somewhere, so that the next may follow at once."""
+    """Whether a step changed the payment, so that the next may follow at once."""
     return after.state not in UNDECIDED and (before.state, before.refunded) != (after.state, after.refunded)
 
 

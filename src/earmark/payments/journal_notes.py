@@ -25,13 +25,13 @@ DETAILS = "details"
 def note(
     writes: PendingWrites, booking: Booking, before: Payment, after: Payment, *, reason: str | None, **facts: Any
 ) -> None:
-    """A step that does not move the booking."""
+    """Record a step that does not move the booking."""
     noted = booking_law.noted(booking)
     writes.note(booking, noted, actor=actor(before), reason=reason, money=step_facts(before, after) | facts)
 
 
 def learn(writes: PendingWrites, booking: Booking, before: Payment, after: Payment) -> None:
-    """The gateway told something that moves nothing, such as what it calls the payment. No webhook is called."""
+    """Record a report that moves nothing, such as the gateway's id of the payment. No webhook is called."""
     note(writes, booking, before, after, reason=None, **{DETAILS: True})
 
 

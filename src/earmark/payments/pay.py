@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 async def open_payment(engine: Engine, command: Pay) -> Result:
-    """Run `pay` in a transaction of its own. The payment driver asks the gateway for the money afterwards."""
+    """Run `pay` in a transaction of its own. The payment driver calls the gateway afterwards."""
     return await engine.run_alone(
         "pay", command, lambda transaction: pay(transaction, command=command, ids=engine.ids, policy=engine.policy)
     )
@@ -84,7 +84,7 @@ async def pay(transaction: Transaction, command: Pay, *, ids: Ids, policy: Polic
 
 
 async def conclude(transaction: Transaction, command: Pay, *, ids: Ids) -> Outcome:
-    """What the key of a payment that is decided shall be told, now and for good."""
+    """Record the response of a decided payment under its key, for good."""
     decisions = await open_on_bookings(transaction, [command], ids=ids)
     if not decisions.waiting:
         return (await decisions.close())[0]
@@ -98,7 +98,7 @@ async def conclude(transaction: Transaction, command: Pay, *, ids: Ids) -> Outco
 
 
 def is_concluded(booking: Booking, payment: Payment) -> bool:
-    """Whether a payment has come to an end that its key remembers: sold, or declined."""
+    """Whether a payment has come to an end that its key records: sold, or declined."""
     return booking.state is State.CONFIRMED or (payment.state is PaymentState.FAILED and not is_unserved(payment))
 
 

@@ -1,6 +1,6 @@
 """refund: money back for a sale, all of it or in parts, and never more than was taken.
 
-The refund is recorded as owed; the payment driver asks the gateway for it afterwards.
+The refund is recorded as owed; the payment driver requests it at the gateway afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def record_refund(engine: Engine, command: RefundPayment) -> Result:
 
 
 async def refund(transaction: Transaction, command: RefundPayment, *, ids: Ids) -> Outcome:
-    """Earlier answer? → lock → judge → record what is owed."""
+    """Recorded response? → lock → decide → record what is owed."""
     decisions = await open_on_bookings(transaction, [command], ids=ids)
     if not decisions.waiting:
         return (await decisions.close())[0]

@@ -94,7 +94,7 @@ class PaymentService:
         return await self.driver.pay(command, within=self._seconds)
 
     async def refund(self, command: RefundPayment) -> Result:
-        """Money back."""
+        """Record a refund and request it at the gateway."""
         return await self.driver.refund(command, within=self._seconds)
 
     async def cancel(self, command: Cancel) -> Result:

@@ -77,7 +77,7 @@ class HeartbeatRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def because(self) -> str | None:
-        """Why it fails."""
+        """Why the rounds fail, as the last heartbeat says; None where all is well."""
         failure = _FAILURE.match(self.outcome)
         return failure[2] if failure else None
 

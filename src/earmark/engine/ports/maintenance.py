@@ -1,4 +1,4 @@
-"""Upkeep: what a janitor and a doctor ask of a store. No verb needs it.
+"""Upkeep: what the janitor and `earmark doctor` need from a store. No verb needs it.
 
 The journal is outbox and audit in one: its entries are never deleted, and "sent" is a number. What may go is what an
 idempotency key remembers, once its time is over, which request opened a payment, and who tried to pay lately.
@@ -15,20 +15,20 @@ from earmark.engine.ports.heartbeats import KeepsHeartbeats
 
 BACKLOG_COUNTED_MAX = 1000
 LATE_SECONDS = 60.0
-"""What is due for longer than this, its agent has not done in time."""
+"""What is due for longer than this, its worker has not done in time."""
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
     """What one round of forgetting did."""
 
     cleared: int = 0
-    """How many keys forgot their answers."""
+    """How many idempotency records were cleared."""
     more: bool = False
     """Whether the round was full, so that something may be left."""
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
-    """What agents should have done by now. Counted over at most `BACKLOG_COUNTED_MAX` each."""
+    """What workers should have done by now. Counted over at most `BACKLOG_COUNTED_MAX` each."""
 
     now: datetime
     due: int
@@ -70,7 +70,7 @@ class Upkeep(Protocol):
         ...
 
     async def backlog(self) -> Backlog:
-        """What is left undone."""
+        """What is due and was not done yet."""
         ...
 
     async def holds(self, *, live: bool, limit: int) -> Holds:
@@ -90,5 +90,5 @@ class KeptUp(KeepsHeartbeats, Protocol):
 
     @property
     def upkeep(self) -> Upkeep:
-        """For janitors and doctors."""
+        """The store's upkeep, for the janitor and `earmark doctor`."""
         ...

@@ -53,33 +53,33 @@ class Observer(Protocol):
 
 
 class NullObserver:
-    """Ignores every report."""
+    """The default observer: ignores every report."""
 
     marks = False
 
     def mark(self) -> None:
-        """Nothing to tie."""
+        """Returns no mark; the engine does not call it."""
 
     def batch(self, verb: str, marks: Sequence[Any]) -> AbstractContextManager[None]:  # noqa: ARG002 (the port's)
-        """Nothing."""
+        """Returns a context that does nothing."""
         return NOTHING
 
     def transaction(self, verb: str) -> AbstractContextManager[None]:  # noqa: ARG002 (the port's)
-        """Nothing."""
+        """Returns a context that does nothing."""
         return NOTHING
 
     def gateway(self, gateway: str, call: str) -> AbstractContextManager[None]:  # noqa: ARG002 (the port's)
-        """Nothing."""
+        """Returns a context that does nothing."""
         return NOTHING
 
     def again(self, verb: str, reason: str) -> None:
-        """Nothing."""
+        """Does nothing with the report."""
 
     def blocked(self, verb: str) -> None:
-        """Nothing."""
+        """Does nothing with the report."""
 
     def expired(self, reason: str) -> None:
-        """Nothing."""
+        """Does nothing with the report."""
 
 
 class StoreFigures(msgspec.Struct, frozen=True, kw_only=True):

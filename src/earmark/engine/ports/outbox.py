@@ -37,7 +37,7 @@ class Numbering(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
     """How many entries have a number now."""
     entries: Sequence[Numbered] = ()
-    """Which ones, where that was asked for: event by event, each in order."""
+    """Which ones, if the caller wanted them: event by event, each in order."""
     after: EventId = START
     """Where the next round goes on; the start when this one has come to the last event."""
     more: bool = False
@@ -73,7 +73,7 @@ class Outbox(Protocol):
         ...
 
     async def count(self, ids: Collection[EventId]) -> dict[EventId, int | None]:
-        """How many entries these events have, numbered or not, in one look.
+        """How many entries these events have, numbered or not, in one read.
 
         Numbers have no gap, so that is the newest number plus what has none yet: it grows with each commit and stays
         when a relay comes by. None where more than `UNSENT_COUNTED_MAX` have no number: that takes too long to count.
@@ -82,5 +82,5 @@ class Outbox(Protocol):
 
 
 def total(*, numbered: int, unsent: int) -> int | None:
-    """What `count` says of an event."""
+    """The value that `count` returns for an event."""
     return numbered + unsent if unsent <= UNSENT_COUNTED_MAX else None

@@ -1,12 +1,12 @@
-"""What the verbs need from the world: a clock, ids, and a store that can do one transaction well.
+"""What the verbs need from outside: a clock, ids, and a store with transactions.
 
-A verb orders the steps; a store only takes them. The steps of a `Transaction` stand here in the one order
+A verb orders the steps; a store only runs them. The steps of a `Transaction` stand here in the one order
 in which every verb takes them, so that no two transactions can wait for each other:
 
     begin (idempotency keys) → take_callback → lock_event → lock_bookings → take_payments, lock_payments
         → lock_payer → lock_totals → lock_pools → lock_seats → write
 
-Each lock step locks in key order. Nothing is judged in the step that waited: a verb judges the rows that the step
+Each lock step locks in key order. Nothing is decided in the step that waited: a verb decides by the rows that the step
 returns. Stores with one writer (SQLite, memory) have nothing to lock and only read.
 """
 
@@ -87,19 +87,19 @@ class TransactionStart(msgspec.Struct, frozen=True, kw_only=True):
 
     now: datetime
     busy: frozenset[IdempotencyKey] = frozenset()
-    """Keys that another transaction is deciding at this moment: come again."""
+    """Keys that another transaction is deciding at this moment: their requests are tried again."""
     remembered: dict[IdempotencyKey, IdempotencyRecord] = {}
 
 
 class RowsNeeded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verb will want to see next: a store may fetch it on the way, together with what the keys remember."""
+    """The rows that a verb will read next: a store may fetch them together with the idempotency records."""
 
     requests: int = 1
-    """How many it decides about."""
+    """How many requests the verb decides."""
     events: Collection[EventId] = ()
     seats: Collection[SeatRef] = ()
     bookings: Collection[BookingId] = ()
-    per_buyer_max: int | None = None  # which holds for events that say nothing themselves
+    per_buyer_max: int | None = None  # for events that have no limit of their own
 
 
 class SeatUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +211,7 @@ class Transaction(Protocol):
         ...
 
     async def take_callback(self, gateway: str, callback_id: str, *, payment_id: PaymentId) -> bool:
-        """Remember for good that this was called about; False when it was known already."""
+        """Record this callback for good; False when it was recorded before."""
         ...
 
     async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
@@ -305,11 +305,11 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Parts, Protocol):
-    """The truth."""
+    """Where bookings, payments and the journal are kept; only the store decides what is sold."""
 
     @property
     def outbox(self) -> Outbox:
-        """The journal as others read it."""
+        """The journal as clients read it."""
         ...
 
     async def transact(
@@ -347,11 +347,11 @@ class Store(Parts, Protocol):
         ...
 
     async def read_event(self, event_id: EventId) -> Event | None:
-        """One event."""
+        """One event; None when there is no such id."""
         ...
 
     async def list_events(self, *, live: bool, after: EventId | None, limit: int) -> list[Event]:
-        """Events by id."""
+        """Events by id, after this one, at most `limit`."""
         ...
 
     async def read_map(self, event_id: EventId, *, seat_id: SeatId | None = None) -> SeatMap:

@@ -13,7 +13,7 @@ from earmark.engine.ports.webhooks import KeepsWebhooks
 
 
 class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsWebhooks, KeptUp, WatchesPayments, Protocol):
-    """Accounts, API keys, webhooks, who follows, who watches, and who tidies up."""
+    """Accounts, API keys, webhooks, followed events, payment monitoring and upkeep."""
 
     def requests_at_once_max(self, *, batches: int) -> int | None:
         """How many requests one transaction may carry when so many run at once; None where nothing limits it."""

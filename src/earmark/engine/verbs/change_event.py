@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 async def change(transaction: Transaction, command: ChangeEvent, *, ids: Ids) -> Outcome:
-    """Earlier answer? → look → lock → judge → write."""
+    """Recorded response? → read → lock → decide → write."""
     decisions = await BatchDecisions.open(transaction, [command], ids=ids)
     if not decisions.waiting:
         return (await decisions.close())[0]

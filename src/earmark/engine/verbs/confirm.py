@@ -26,7 +26,7 @@ ROUNDS_MAX = 100
 
 
 async def confirm(transaction: Transaction, batch: Sequence[Confirm], context: VerbContext) -> list[Outcome]:
-    """Earlier answer? → lock → take the payments → judge → write. One outside payment, one booking, in each mode."""
+    """Recorded response? → lock → take payments → decide → write. One outside payment, one booking, in each mode."""
     decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     bookings = await lock(decisions)
     uses, second = _uses(decisions, bookings)

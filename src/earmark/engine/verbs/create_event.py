@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def create(transaction: Transaction, command: CreateEvent, *, ids: Ids) -> Outcome:
-    """Earlier answer? → insert → tell."""
+    """Recorded response? → insert → record in the journal."""
     decisions = await BatchDecisions.open(transaction, [command], ids=ids)
     if decisions.waiting:
         event = msgspec.structs.replace(command.event, created_at=decisions.now)

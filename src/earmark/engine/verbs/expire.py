@@ -26,7 +26,7 @@ async def expire(
     skip: int = 0,
     within: PoolRef | TotalRef | None = None,
 ) -> list[Booking]:
-    """End up to `limit` due holds, of one pool or one buyer if asked; those that are being changed are passed over."""
+    """End up to `limit` due holds, of one pool or buyer if `within`; those that are being changed are passed over."""
     start = await transaction.begin([])
     match within:
         case PoolRef():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def extend(transaction: Transaction, batch: Sequence[Extend], context: VerbContext) -> list[Outcome]:
-    """Earlier answer? → lock → judge → write."""
+    """Recorded response? → lock → decide → write."""
     decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     return await decide_on_bookings(
         decisions,

@@ -3,12 +3,12 @@
 The steps, in the one order of locks (see `ports`):
 
     keys → read events, seats and owners in one snapshot → refuse what is taken
-         → lock the lapsed owners, and judge them anew on the locked rows
+         → lock the lapsed owners, and decide about them anew by the locked rows
          → lock totals, pools, and the seats if they are still as they were seen
          → decide in arrival order → write: lapsed holds end first, then seats change hands
 
-Whatever moved between the look and the lock is decided again in a new transaction, never in place: a booking
-that is locked after a seat is a deadlock waiting for its second half.
+Whatever moved between the read and the lock is decided again in a new transaction, never in place: locking a
+booking after a seat would break the order of locks, and two such transactions could deadlock.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ RELIEF_ROUNDS_MAX = 20
 
 
 async def hold(transaction: Transaction, batch: Sequence[Hold], context: VerbContext) -> list[Outcome]:
-    """Earlier answer? → look → lock → decide → write."""
+    """Recorded response? → read → lock → decide → write."""
     policy = context.policy
     events_wanted = {command.event_id for command in batch}
     seats_wanted = {ref for command in batch for ref in command.seat_refs}
@@ -159,7 +159,7 @@ class _Granting:
         self._pools = pools
 
     def decide(self, command: Hold, terms: _HoldTerms) -> None:
-        """Grant, refuse, or look again."""
+        """Grant the hold, refuse it, or leave it to the next batch."""
         try:
             if again := self._judge(command, limit=terms.per_buyer_max):
                 self._decisions.again(command, again)
@@ -228,7 +228,7 @@ class _Granting:
 
 
 def _line(seat: SeatSeen) -> SeatLine:
-    """With its names, which the look at the seat has brought."""
+    """With its names, which were read with the seat."""
     return SeatLine(
         id=seat.ref.seat_id,
         price=seat.price,
@@ -242,7 +242,7 @@ def _line(seat: SeatSeen) -> SeatLine:
 def _taken(
     command: Hold, seats: Sequence[SeatSeen], *, now: datetime, given: Mapping[SeatRef, Booking] = MappingProxyType({})
 ) -> SeatsTaken:
-    """Which seats, whose they are, which of them are the asker's own already, and when a hold on them ends."""
+    """Which seats, whose they are, which of them are this buyer's own already, and when a hold on them ends."""
     owners: dict[str, Buyer | None] = {}
     lapses: dict[str, float] = {}
     yours: dict[str, str] = {}

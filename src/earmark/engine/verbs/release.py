@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def release(transaction: Transaction, batch: Sequence[Release], context: VerbContext) -> list[Outcome]:
-    """Earlier answer? → lock → judge → write. Seats need no write: a pointer to an ended booking is free."""
+    """Recorded response? → lock → decide → write. Seats need no write: a pointer to an ended booking is free."""
     decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     return await decide_on_bookings(
         decisions, Verb.RELEASE, lambda _, booking, now: law.release(booking, now=now), reason=lambda _: None
