@@ -44,7 +44,7 @@ class About(msgspec.Struct, frozen=True):
 
     meaning: str
     also: tuple[str, ...] = ()
-    """Other variables that say the same, in the order in which they are asked."""
+    """Other variables for the same setting, in the order in which they are read."""
     least: float = -math.inf
     most: float = math.inf
     secret: bool = False
@@ -54,7 +54,7 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How this process is set up."""
+    """The settings of this process, with their defaults; `read` fills them."""
 
     database_url: Annotated[str, About("where the bookings are", also=("DATABASE_URL",))] = DATABASE_DEFAULT
     redis_url: Annotated[
@@ -414,7 +414,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting, as the table of them knows it."""
+    """One setting: its name, type, default and meaning."""
 
     name: str
     kind: type
@@ -423,7 +423,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str:
-        """What it is called in the environment."""
+        """The name of its environment variable."""
         return f"EARMARK_{self.name.upper()}"
 
 

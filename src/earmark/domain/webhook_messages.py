@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import Entry
 
 FACTS_BYTES_MAX = 64 * 1024
-"""Larger facts are left out, and the client reads them itself: an operator's change may name a hundred thousand seats."""
+"""Larger facts are left out, and the client reads them: an operator's change may name a hundred thousand seats."""
 
 PING = "webhook.ping"
 NEEDS_ATTENTION = "payment.needs_attention"
