@@ -112,7 +112,10 @@ def test_no_test_reads_ci() -> None:
 @pytest.mark.parametrize("demanded, outcome", [("", "2 skipped"), ("all", "2 errors")][: 2 if PROOF else 1])
 def test_a_bare_machine_passes_with_a_line_for_each_cause(demanded: str, outcome: str) -> None:
     """With the real fixtures and no program on the path; the control, in a proof, demands all and fails."""
-    chosen = ("browser/test_reference.py::test_finding_narrows_the_list", f"observability/test_alerts.py::{BY_PROMTOOL}")
+    chosen = (
+        "browser/test_reference.py::test_finding_narrows_the_list",
+        f"observability/test_alerts.py::{BY_PROMTOOL}",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *(f"tests/{name}" for name in chosen)],
         cwd=ROOT,

@@ -26,7 +26,13 @@ CLIENT_VARIABLES = ("EARMARK_KEY", "EARMARK_URL")
 """Read by the commands that call a service, and no settings of this process."""
 TEST_VARIABLES = ("EARMARK_TEST_", "EARMARK_PROOF")
 """Read by Earmark's own tests."""
-RENAMED = {"EARMARK_SWEEP": "EARMARK_EMBEDDED_WORKERS", "EARMARK_WORKERS": "EARMARK_PROCESSES"}
+RENAMED = {
+    "EARMARK_SWEEP": "EARMARK_EMBEDDED_WORKERS",
+    "EARMARK_WORKERS": "EARMARK_PROCESSES",
+    "EARMARK_BATCH_LANES_MAX": "EARMARK_BATCH_CONNECTIONS_MAX",
+    "EARMARK_LINE_SECONDS_MAX": "EARMARK_QUEUE_SECONDS_MAX",
+    "EARMARK_BATCH_WAITING_MAX": "EARMARK_QUEUE_LENGTH_MAX",
+}
 """Former names of settings: not accepted, but an error that names one says the new name."""
 PROXIES_MAX = 16
 DAY = 86_400
@@ -38,7 +44,7 @@ class About(msgspec.Struct, frozen=True):
 
     meaning: str
     also: tuple[str, ...] = ()
-    """Other variables that say the same, in the order in which they are asked."""
+    """Other variables for the same setting, in the order in which they are read."""
     least: float = -math.inf
     most: float = math.inf
     secret: bool = False
@@ -48,7 +54,7 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How this process is set up."""
+    """The settings of this process, with their defaults; `read` fills them."""
 
     database_url: Annotated[str, About("where the bookings are", also=("DATABASE_URL",))] = DATABASE_DEFAULT
     redis_url: Annotated[
@@ -217,10 +223,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     request_seconds_max: Annotated[
         float, About("how long a request may take inside the engine before its outcome is unknown", least=0.1, most=300)
     ] = 15.0
-    line_seconds_max: Annotated[
+    queue_seconds_max: Annotated[
         float,
         About(
-            "how long a newcomer may have to wait in line; when it would be longer, it is told to come again (503)",
+            "how long a new request may have to wait in its queue; when it would be longer, it is refused (503)",
             least=0.05,
             most=300,
         ),
@@ -252,15 +258,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, About("how many connections this process opens to PostgreSQL at most", least=2, most=1000)
     ] = 12
     batch_size_max: Annotated[
-        int, About("how many requests travel in one transaction at most (group commit)", least=1, most=1000)
+        int, About("how many requests share one transaction at most (group commit)", least=1, most=1000)
     ] = 100
-    batch_lanes_max: Annotated[
-        int, About("how many such transactions of one verb are under way at once, at most", least=1, most=16)
+    batch_connections_max: Annotated[
+        int, About("how many such transactions of one verb run at once, each on its connection", least=1, most=16)
     ] = 3
-    batch_waiting_max: Annotated[
+    queue_length_max: Annotated[
         int,
         About(
-            "how many requests of one verb (or for best-available seats) wait before the next is refused; "
+            "how many requests of one verb (or for best-available seats) may be queued before the next is refused; "
             "half as many may wait for locked rows",
             least=1,
             most=1_000_000,
@@ -302,7 +308,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lock_check_seconds: Annotated[
         float,
         About(
-            "how often `serve` looks whether somebody holds a lock for too long (`earmark_lock_stuck`); 0 is never",
+            "how often `serve` looks for locks that are held for too long (`earmark_lock_stuck`); 0 is never",
             least=0,
             most=3600,
         ),
@@ -408,7 +414,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting, as the table of them knows it."""
+    """One setting: its name, type, default and meaning."""
 
     name: str
     kind: type
@@ -417,7 +423,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str:
-        """What it is called in the environment."""
+        """The name of its environment variable."""
         return f"EARMARK_{self.name.upper()}"
 
 

@@ -1,4 +1,4 @@
-"""Checks of settings that a bound on a number cannot make. Each raises a `SetupError` that says what to do."""
+"""Checks of settings beyond bounds of numbers. Each raises a `SetupError` that says what to do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def secrets_of(setting: str) -> list[str]:
 
 
 def _check_account_secret(settings: Settings) -> None:
-    """With it and a copy of the database, codes can be tried out at home, as fast as a machine can."""
+    """With it and a copy of the database, an attacker can try out codes offline, as fast as a machine can."""
     known = secrets_of(settings.account_secret or "")
     for secret in known:
         _check_secret(secret, name="EARMARK_ACCOUNT_SECRET", danger="codes of accounts could be found by trying")
@@ -53,7 +53,7 @@ def _check_account_secret(settings: Settings) -> None:
 
 
 def _check_secret(secret: str, *, name: str, danger: str) -> None:
-    """Who knows what signs tokens can speak for any buyer, and a token is enough to try out guesses at home."""
+    """An attacker who knows it can forge tokens of any buyer, and one token is enough to try out guesses offline."""
     if len(secret) < SECRET_LENGTH_MIN:
         why = f"is shorter than {SECRET_LENGTH_MIN} characters"
     elif len(set(secret)) < SECRET_CHARACTERS_MIN:

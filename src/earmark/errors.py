@@ -4,7 +4,7 @@ A `Refusal` is the rules saying no: nothing was changed, and `transient` tells w
 request may succeed later. An `Outage` is a dependency that stayed silent: nothing was decided, or
 the outcome is not known yet. A bug of ours is an `assert`.
 
-Errors carry facts; the door (`earmark.api`) turns them into sentences for buyers and engineers.
+Errors carry facts; `earmark.api` turns them into sentences for buyers and engineers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 UNTOLD = frozenset({"transient", "lapses", "owners", "rows"})
-"""What is for the program that handles an error, and not for whoever reads it."""
+"""Facts for the program that handles an error; messages leave them out."""
 
 
 class EarmarkError(Exception):
@@ -83,7 +83,7 @@ class PoolUnknown(Refusal):
 
 @dataclass(kw_only=True, eq=False)
 class BookingUnknown(Refusal):
-    """There is no such booking, or it is somebody else's."""
+    """There is no such booking, or it is another buyer's."""
 
     code = "booking_unknown"
     booking_id: str
@@ -123,9 +123,9 @@ class SeatsTaken(Refusal):
     yours: Mapping[str, str] | None = None
     transient: bool = False
     lapses: Mapping[str, float] | None = None
-    """In how many seconds each seat may come back by itself, as far as the store saw it taken."""
+    """In how many seconds the hold on each seat ends, as far as the store saw it taken."""
     owners: Mapping[str, Any] | None = field(default=None, repr=False)
-    """Whose each seat is, as far as the store saw it: for admission, and never told to a caller."""
+    """Whose each seat is, as far as the store saw it: for admission, and never sent to a caller."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -285,7 +285,7 @@ class InvalidRequest(Refusal):
 
     @classmethod
     def at(cls, path: str, message: str) -> InvalidRequest:
-        """One thing wrong, at one place."""
+        """One error, at one field of the request."""
         return cls(errors=({"path": path, "message": message},))
 
 
@@ -354,7 +354,7 @@ class RowBusy(Overloaded):
 
     because: str
     rows: Mapping[tuple[str, object], tuple[str, object]] = field(default_factory=dict)
-    """What requests may name, and the locked row that it leads to, as far as that could be found out."""
+    """Rows that requests may name, each with the locked row behind it, as far as that could be found out."""
 
 
 @dataclass(kw_only=True, eq=False)

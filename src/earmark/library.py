@@ -53,11 +53,11 @@ T = TypeVar("T")
 
 PAGE_SIZE = 200
 REFUSED = 402
-"""The status under which a key remembers a no."""
+"""The status under which a key keeps a refusal."""
 
 
 class Earmark:
-    """A shop's own booking engine."""
+    """The booking engine inside a shop's own process: one method per verb."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Earmark:
         key: str | None = None,
         **terms: Unpack[Terms],
     ) -> responses.Event:
-        """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
+        """Create an event that sells seats (their prices by name) and pools (capacity and price by name)."""
         said = request_fields.create(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
         )
@@ -124,7 +124,7 @@ class Earmark:
         now = (await self.engine.store.read_map(EventId(event_id))).now
         common = self._common("create", said, key, _event)
         command = to_command.create(body, now=now, ids=self.engine.ids, **common)
-        return _answer(await self.engine.create(command), _event, responses.Event)
+        return _value(await self.engine.create(command), _event, responses.Event)
 
     async def change(
         self,
@@ -140,7 +140,7 @@ class Earmark:
         body = requests.read(requests.EventPatchBody, said)
         common = self._common(f"change {event_id}", said, key, _event)
         command = to_command.change(body, event_id=EventId(event_id), **common)
-        return _answer(await self.engine.change(command), _event, responses.Event)
+        return _value(await self.engine.change(command), _event, responses.Event)
 
     async def event(self, event_id: str) -> responses.Event:
         """An event as it is."""
@@ -182,13 +182,13 @@ class Earmark:
         common = self._common("hold", said, key, _booking)
         command = to_command.hold(body, buyer=Buyer(fields["buyer"]), booking_id=self.engine.ids.booking_id(), **common)
         if body.best_available is None:
-            answer = await self.engine.hold(command)
+            result = await self.engine.hold(command)
         else:
-            answer = await self.engine.hold_best(command, to_command.wish(body.best_available))
-        return _answer(answer, _booking, responses.Booking)
+            result = await self.engine.hold_best(command, to_command.wish(body.best_available))
+        return _value(result, _booking, responses.Booking)
 
     async def booking(self, booking_id: str | UUID) -> responses.Booking:
-        """A booking as it is. A hold whose time is over reads as expired, whoever meets it first."""
+        """A booking as it is. A hold whose time is over reads as expired, also before a worker has ended it."""
         now, booking = await self._find_booking(booking_id)
         return to_response.booking_value(booking, now)
 
@@ -217,11 +217,11 @@ class Earmark:
         return [to_response.entry_value(entry) for entry in await self.engine.store.read_history(booking.id)]
 
     async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
-        """More time, within the longest life of a hold."""
+        """Give a hold more time, within the longest life of a hold."""
         said = request_fields.said(seconds=seconds)
         body, own = requests.read(requests.ExtendBody, said), to_command.booking_id_of(str(booking_id))
         command = Extend(**self._common(f"extend {own}", said, key, _booking), booking_id=own, seconds=body.seconds)
-        return _answer(await self.engine.extend(command), _booking, responses.Booking)
+        return _value(await self.engine.extend(command), _booking, responses.Booking)
 
     async def pay(
         self,
@@ -233,7 +233,7 @@ class Earmark:
         return_url: str | None = None,
         key: str | None = None,
     ) -> responses.Paid:
-        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later.
+        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, call again later.
 
         Where there is nothing to pay, no `method` and no gateway is needed.
 
@@ -246,7 +246,7 @@ class Earmark:
         digest = self.payment_service.digest(request_fields.encode(said), gateway=terms["gateway"])
         common = self._common(f"pay {own}", said, key or await self._pay_key(own, digest), _paid)
         command = to_command.pay(body, booking_id=own, terms=terms, **common)
-        return _answer(await self.payment_service.pay(command), _paid, responses.Paid)
+        return _value(await self.payment_service.pay(command), _paid, responses.Paid)
 
     async def payments(self, booking_id: str | UUID) -> list[responses.ListedPayment]:
         """The payments of a booking, oldest first, each with its refunds."""
@@ -262,18 +262,18 @@ class Earmark:
         payment_method: str | None = None,
         key: str | None = None,
     ) -> responses.Booking:
-        """The money was taken elsewhere: the hold becomes a sale."""
+        """Turn a hold into a sale whose money was taken elsewhere."""
         said = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
         body, own = requests.read(requests.ConfirmBody, said), to_command.booking_id_of(str(booking_id))
         common = self._common(f"confirm {own}", said, key, _booking)
         command = to_command.confirm(body, booking_id=own, **common)
-        return _answer(await self.engine.confirm(command), _booking, responses.Booking)
+        return _value(await self.engine.confirm(command), _booking, responses.Booking)
 
     async def release(self, booking_id: str | UUID, *, key: str | None = None) -> responses.Booking:
         """Let go of a hold."""
         own = to_command.booking_id_of(str(booking_id))
         command = Release(**self._common(f"release {own}", {}, key, _booking), booking_id=own)
-        return _answer(await self.engine.release(command), _booking, responses.Booking)
+        return _value(await self.engine.release(command), _booking, responses.Booking)
 
     async def cancel(
         self,
@@ -291,22 +291,22 @@ class Earmark:
         command = to_command.cancel(
             body, booking_id=own, **self._common(f"cancel {own}", said, key, to_response.undone_value)
         )
-        return _answer(await self.payment_service.cancel(command), to_response.undone_value, responses.Undone)
+        return _value(await self.payment_service.cancel(command), to_response.undone_value, responses.Undone)
 
     async def refund(
         self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
     ) -> responses.Paid:
-        """Money back for a sale, all of it or a part, without a change to what was sold.
+        """Refund a sale, all of it or a part, without a change to what was sold.
 
         Without a `key`, the same amount for the same reason is the same refund for a day, also after a crash: a program
-        that does not know whether its call was heard calls again, and gives nothing back twice. For another refund that
+        that does not know whether its call arrived calls again, and refunds nothing twice. For another refund that
         looks the same, give a key.
         """
         said = request_fields.said(amount=amount, reason=reason)
         body, own = requests.read(requests.RefundBody, said), to_command.booking_id_of(str(booking_id))
         common = self._common(f"refund {own}", said, key or f"refund:{own}:{_digest(said)}", to_response.paid_value)
         command = to_command.refund(body, booking_id=own, ids=self.engine.ids, **common)
-        return _answer(await self.payment_service.refund(command), to_response.paid_value, responses.Paid)
+        return _value(await self.payment_service.refund(command), to_response.paid_value, responses.Paid)
 
     async def sweep(self, *, limit: int = 200) -> int:
         """End up to `limit` holds whose time is over. Nothing depends on it; counts and lists look tidier."""
@@ -338,22 +338,22 @@ class Earmark:
         payments = [payment for payment, _ in await self.engine.store.list_payments(booking_id)]
         _, booking = await self.engine.store.read_booking(booking_id)
         if booking is None or not booking.is_active:
-            # There is nothing to repeat: a sale that was undone is not told of as if it stood.
+            # There is nothing to repeat: a cancelled sale must not be returned as if it stood.
             return self.engine.ids.entry_id().hex
         return f"pay:{booking_id}:{_tries_that_are_over(booking, payments)}:{digest.hex()[:32]}"
 
     def _common(
-        self, what: str, said: request_fields.Fields, key: str | None, word: Callable[[Any, datetime], Any]
+        self, what: str, said: request_fields.Fields, key: str | None, to_value: Callable[[Any, datetime], Any]
     ) -> to_command.Common:
-        idempotency = None if key is None else self._memo(what, said, to_command.check_key(key), word)
+        idempotency = None if key is None else self._keyed_request(what, said, to_command.check_key(key), to_value)
         return {"actor": self._actor, "entry_id": self.engine.ids.entry_id(), "idempotency": idempotency}
 
-    def _memo(
-        self, what: str, said: request_fields.Fields, key: str, word: Callable[[Any, datetime], Any]
+    def _keyed_request(
+        self, what: str, said: request_fields.Fields, key: str, to_value: Callable[[Any, datetime], Any]
     ) -> KeyedRequest:
         def write(value: Any, now: datetime) -> tuple[int, bytes]:
             try:
-                return 200, msgspec.json.encode(word(value, now))
+                return 200, msgspec.json.encode(to_value(value, now))
             except Refusal as refusal:
                 return REFUSED, msgspec.json.encode(problems.tell(refusal))
 
@@ -361,15 +361,15 @@ class Earmark:
         return KeyedRequest(key=IdempotencyKey(self._scope, key), request_hash=digest, write=write)
 
 
-def _answer(answer: Result, word: Callable[[Any, datetime], T], kind: type[T]) -> T:
-    """What a key remembers, else what was decided now."""
-    record = answer.record
+def _value(result: Result, to_value: Callable[[Any, datetime], T], kind: type[T]) -> T:
+    """The response that the key keeps, else what was decided now."""
+    record = result.record
     if record is not None:
         if record.status == REFUSED:
             raise problems.retell(msgspec.json.decode(record.body), status=record.status)
         return msgspec.json.decode(record.body, type=kind)
-    assert isinstance(answer, Decided), "what is replayed is remembered"
-    return word(answer.value, answer.now)
+    assert isinstance(result, Decided), "a replayed result has a record"
+    return to_value(result.value, result.now)
 
 
 def _tries_that_are_over(booking: law.Booking, payments: Sequence[Payment]) -> int:
@@ -393,7 +393,7 @@ def _booking(booking: law.Booking, now: datetime) -> responses.Booking:
 
 
 def _paid(paid: PayResult, now: datetime) -> responses.Paid:
-    """Sold, or under way; whoever paid for nothing is told so."""
+    """Sold, or under way; raises the refusal of a payment that came to nothing."""
     if refusal := to_response.refused_payment(paid, now):
         raise refusal
     return to_response.paid_value(paid, now)

@@ -136,7 +136,7 @@ def serve(
             env=environment(
                 EARMARK_ADMIN_KEY=key,
                 # A machine that stalls must not look like many clients.
-                **{"EARMARK_LINE_SECONDS_MAX": "60"} | settings,
+                **{"EARMARK_QUEUE_SECONDS_MAX": "60"} | settings,
                 **({"EARMARK_GUESTS": "on"} if guests else {}),
                 **({"EARMARK_REQUEST_SECONDS_MAX": str(patience)} if patience else {}),
             ),

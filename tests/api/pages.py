@@ -43,7 +43,7 @@ def value(text: str, metric: str, **labels: str) -> float | None:
 class StoreWithAllFigures(MemoryStore):
     """A store with every figure that some store reports."""
 
-    beats: Any = None
+    heartbeats: Any = None
 
     def figures(self) -> StoreFigures:
         """Made up."""
@@ -59,9 +59,11 @@ async def whole_page(*, calls: bool = True) -> str:
     store = StoreWithAllFigures(clock=MovableClock())
 
     async def read(**_: object) -> Any:
-        return SimpleNamespace(now=NOW, beats=[SimpleNamespace(role=role, beat_at=NOW, code="ok") for role in ROLES])
+        return SimpleNamespace(
+            now=NOW, heartbeats=[SimpleNamespace(role=role, beat_at=NOW, code="ok") for role in ROLES]
+        )
 
-    store.beats = SimpleNamespace(read=read)
+    store.heartbeats = SimpleNamespace(read=read)
 
     async def answering(*, within: float) -> dict[str, bool]:
         return {"redis:6379": within > 0}

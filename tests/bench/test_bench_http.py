@@ -176,20 +176,20 @@ def test_the_figures_have_the_settings_by_which_the_server_refuses(monkeypatch: 
     over = result(sound()).plain()["overload"]
     own = Settings()
     assert over["settings"] == ServerLimits(
-        line_seconds_max=own.line_seconds_max,
+        queue_seconds_max=own.queue_seconds_max,
         request_seconds_max=own.request_seconds_max,
-        batch_waiting_max=own.batch_waiting_max,
+        queue_length_max=own.queue_length_max,
     )
     assert (over["connections"], over["times"]) == (60, 7.5)
     assert {"p50_ms", "p99_ms", "shed_p50_ms", "shed_p99_ms", "shed_share", "held", "oversold", "lost"} <= over.keys()
-    monkeypatch.setenv("EARMARK_LINE_SECONDS_MAX", "0.25")
-    assert run._limits().line_seconds_max == 0.25
+    monkeypatch.setenv("EARMARK_QUEUE_SECONDS_MAX", "0.25")
+    assert run._limits().queue_seconds_max == 0.25
 
 
 def test_by_default_more_connect_than_all_queues_of_all_processes_accept() -> None:
     """Otherwise a fast server refuses no request, and the run proves nothing."""
     own = Settings()
-    carried = own.batch_waiting_max + own.batch_lanes_max * own.batch_size_max
+    carried = own.queue_length_max + own.batch_connections_max * own.batch_size_max
     assert HttpPlan().workers * carried < HttpPlan().overload_connections
 
 

@@ -26,7 +26,7 @@ from earmark.config import Settings
 from earmark.domain.ids import BookingId
 from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
-from earmark.engine.ports.heartbeats import Process, Pulse
+from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.library import Earmark
 from earmark.payments.driver import PaymentDriver
 from earmark.seatmap.entry_feed import EntryFeed
@@ -125,7 +125,7 @@ async def test_everything_is_well_where_everything_runs(durable_postgres: Postgr
         )
         try:
             for _ in range(1000):
-                if len((await engine.store.beats.read(limit=10)).beats) == len(ROLES):
+                if len((await engine.store.heartbeats.read(limit=10)).heartbeats) == len(ROLES):
                     break
                 await asyncio.sleep(0.02)
             found = await findings(url, redis_url=redis.url, admission_timeout_seconds=60.0)
@@ -244,17 +244,19 @@ async def test_workers_that_are_missing_failing_or_ended_are_distinguished(file_
     past = MovableClock()
     past.advance(-3600)
     earlier = await databases.open_store(file_url, clock=past)
-    await earlier.beats.tell(Process(id=UUID(int=1), host="old", version="1"), [Pulse(role="relay", outcome="ok")])
+    await earlier.heartbeats.write(
+        Process(id=UUID(int=1), host="old", version="1"), [HeartbeatReport(role="relay", outcome="ok")]
+    )
     await earlier.close()
-    pulses = [Pulse(role=role, outcome="internal" if role == "relay" else "ok") for role in ROLES]
-    await store.beats.tell(Process(id=UUID(int=2), host="new", version="0"), pulses)
+    pulses = [HeartbeatReport(role=role, outcome="internal" if role == "relay" else "ok") for role in ROLES]
+    await store.heartbeats.write(Process(id=UUID(int=2), host="new", version="0"), pulses)
     found = (await findings(file_url))["workers"]
     assert levels(found) == ["ill", "note", "note", "ok"]
     assert found[0].said == "The relay on new fails: internal."
     assert "0 on new" in found[1].said
     assert found[2].said == "Not heard of any more: relay on old."
     assert levels((await findings(file_url, fix=True))["workers"]) == ["ill", "note", "fixed", "ok"]
-    assert {beat.host for beat in (await store.beats.read(limit=10)).beats} == {"new"}
+    assert {beat.host for beat in (await store.heartbeats.read(limit=10)).heartbeats} == {"new"}
 
 
 async def neglect(url: str) -> None:
@@ -457,8 +459,8 @@ async def test_the_command_says_what_to_do_and_exits_by_it(
     assert "  ill  workers     No sweeper, reconciler, relay, webhook_dispatcher or janitor is running.\n" in out
     assert "→ Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.\n1 thing" not in out
     assert out.endswith("1 thing is ill.\n")
-    await store.beats.tell(
-        Process(id=UUID(int=1), host="h", version="1"), [Pulse(role=role, outcome="ok") for role in ROLES]
+    await store.heartbeats.write(
+        Process(id=UUID(int=1), host="h", version="1"), [HeartbeatReport(role=role, outcome="ok") for role in ROLES]
     )
     code, out = await asyncio.to_thread(run, capsys, "--database", file_url)
     assert (code, out.splitlines()[-1]) == (0, "All is well.")

@@ -112,6 +112,9 @@ def test_a_slip_is_pointed_out(bare: pytest.MonkeyPatch, capsys: pytest.CaptureF
     [
         ("EARMARK_SWEEP", "EARMARK_EMBEDDED_WORKERS"),
         ("EARMARK_WORKERS", "EARMARK_PROCESSES"),
+        ("EARMARK_BATCH_LANES_MAX", "EARMARK_BATCH_CONNECTIONS_MAX"),
+        ("EARMARK_LINE_SECONDS_MAX", "EARMARK_QUEUE_SECONDS_MAX"),
+        ("EARMARK_BATCH_WAITING_MAX", "EARMARK_QUEUE_LENGTH_MAX"),
         ("EARMARK_HOLD_TTL_SECOND", "EARMARK_HOLD_TTL_SECONDS"),
         ("EARMARK_QQQ", None),
     ],
@@ -197,8 +200,8 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
         transaction_seconds_max=64.0,
         database_connections_max=5,
         batch_size_max=6,
-        batch_lanes_max=7,
-        batch_waiting_max=8,
+        batch_connections_max=7,
+        queue_length_max=8,
         admission_ttl_seconds=4.0,
         admission_timeout_seconds=0.25,
     )
@@ -206,7 +209,7 @@ async def test_the_engine_is_set_as_the_settings_say(postgres_url: str) -> None:
     try:
         assert (engine.policy.ttl_seconds_default, engine.policy.life_seconds_max) == (61, 62)
         assert (engine._request_seconds_max, engine._transaction_seconds_max) == (63.0, 64.0)
-        assert (engine._holds._size_max, engine._holds._lanes, engine._holds._waiting_max) == (6, 7, 8)
+        assert (engine._holds._size_max, engine._holds._connection_slots, engine._holds._waiting_max) == (6, 7, 8)
         assert isinstance(engine.store, PostgresStore)
         assert engine.store.pool.get_max_size() == 5
         gate: Any = engine.admission

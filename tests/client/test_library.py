@@ -257,7 +257,7 @@ async def declined_and_voided(shop: Earmark) -> str:
         await shop.pay(held.id, method=CARD)
     bank.bank.land()
     (payment,) = await shop.payments(held.id)
-    await shop.payment_service.driver.advance(PaymentId(UUID(payment.id)), look=True)
+    await shop.payment_service.driver.advance(PaymentId(UUID(payment.id)), ask_gateway=True)
     (payment,) = await shop.payments(held.id)
     assert payment.state is PaymentState.VOIDED
     return held.id

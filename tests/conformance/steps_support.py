@@ -20,7 +20,7 @@ from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import ACTIVE_STATES, State
-from earmark.engine.ports.store import Changes, SeatChange
+from earmark.engine.ports.store import Changes, SeatUpdate
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
 
@@ -305,7 +305,7 @@ async def furnish(shop: Shop) -> Mapping[str, str]:
     released = await shop.move(await shop.hold("A4", buyer=CEM), State.RELEASED, ended_at=shop.clock.now())
 
     async def block(transaction: Transaction) -> None:
-        await transaction.write(Changes(seat_changes=[SeatChange(ref=seat_ref("A5"), blocked=True)]))
+        await transaction.write(Changes(seat_changes=[SeatUpdate(ref=seat_ref("A5"), blocked=True)]))
 
     await shop.step(block)
     known = {"held": held, "sold": sold, "expired": expired, "released": released}

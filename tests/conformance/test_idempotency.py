@@ -337,9 +337,9 @@ async def test_a_known_key_that_another_request_has_claimed_is_waited_for(shop: 
     used = idempotency("used")
     first = await shop.engine.hold(shop.ask_hold("ada", "A1", idempotency=used))
     keys = KnownKeys(shop.store)
-    told = await asyncio.gather(*(keys.answer(used, within=5) for _ in range(8)))
+    told = await asyncio.gather(*(keys.find_response(used, within=5) for _ in range(8)))
     assert [answer.record for answer in told if answer] == [memory_of(first)] * 8
     with pytest.raises(IdempotencyMismatch):
-        await keys.answer(idempotency("used", request=b"another"), within=5)
-    assert await keys.answer(idempotency("unused"), within=5) is None
+        await keys.find_response(idempotency("used", request=b"another"), within=5)
+    assert await keys.find_response(idempotency("unused"), within=5) is None
     await keys.close()

@@ -18,7 +18,7 @@ from earmark.domain.ids import Buyer, EntryId, EventId, PoolId, PoolRef, TotalRe
 from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
 from earmark.domain.mode import Mode
 from earmark.engine.commands import Actor, Decided, KeyedRequest, Replayed
-from earmark.engine.ports.heartbeats import Process, Pulse
+from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.engine.ports.outbox import START
 from earmark.engine.ports.store import Changes
 from earmark.store import sql_files
@@ -177,24 +177,26 @@ def shop_of(ids: Uuid7Ids) -> Callable[[Store], Shop]:
 async def test_heartbeats_are_written_and_removed(store: Store, clock: MovableClock) -> None:
     """One row per process and role with its newest state, removed when the process stops or was silent for too long."""
     one, two = (Process(id=UUID(int=n), host=f"host-{n}", version="1") for n in (1, 2))
-    await store.beats.tell(one, [Pulse(role="relay", outcome="ok"), Pulse(role="sweeper", outcome="starting")])
-    began = (await store.beats.read(limit=10)).beats[0].beat_at
+    await store.heartbeats.write(
+        one, [HeartbeatReport(role="relay", outcome="ok"), HeartbeatReport(role="sweeper", outcome="starting")]
+    )
+    began = (await store.heartbeats.read(limit=10)).heartbeats[0].beat_at
     clock.advance(10)
-    await store.beats.tell(one, [Pulse(role="sweeper", outcome="unavailable", rounds=7)])
-    await store.beats.tell(two, [Pulse(role="sweeper", outcome="ok", rounds=1)])
-    roll = await store.beats.read(limit=10)
-    assert [(beat.role, beat.host, beat.outcome, beat.rounds) for beat in roll.beats] == [
+    await store.heartbeats.write(one, [HeartbeatReport(role="sweeper", outcome="unavailable", rounds=7)])
+    await store.heartbeats.write(two, [HeartbeatReport(role="sweeper", outcome="ok", rounds=1)])
+    roll = await store.heartbeats.read(limit=10)
+    assert [(beat.role, beat.host, beat.outcome, beat.rounds) for beat in roll.heartbeats] == [
         ("relay", "host-1", "ok", 0),
         ("sweeper", "host-2", "ok", 1),
         ("sweeper", "host-1", "unavailable", 7),
     ]
-    relay, _, sweeper = roll.beats
+    relay, _, sweeper = roll.heartbeats
     assert sweeper.started_at == relay.started_at == began <= relay.beat_at
     assert timedelta(seconds=10) <= sweeper.beat_at - sweeper.started_at <= roll.now - began
-    assert await store.beats.clear(seconds=10, limit=10) == 1
-    await store.beats.leave(two.id)
-    assert [beat.process_id for beat in (await store.beats.read(limit=10)).beats] == [one.id]
-    assert len((await store.beats.read(limit=1)).beats) == 1
+    assert await store.heartbeats.clear(seconds=10, limit=10) == 1
+    await store.heartbeats.leave(two.id)
+    assert [beat.process_id for beat in (await store.heartbeats.read(limit=10)).heartbeats] == [one.id]
+    assert len((await store.heartbeats.read(limit=1)).heartbeats) == 1
 
 
 async def test_what_is_left_undone_is_counted_with_its_age(shop: Shop, store: Store, clock: MovableClock) -> None:

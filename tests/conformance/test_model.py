@@ -247,7 +247,7 @@ class Run:
 
     def __init__(self, store: Store, *, ids: Ids, clock: MovableClock) -> None:
         self.model = Model()
-        self.shop = Shop(store, ids=ids, lanes=1)
+        self.shop = Shop(store, ids=ids, connection_slots=1)
         self.clock = clock
         self.event = f"event-{next(_numbers)}"
         self.bookings: list[Booking] = []

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from earmark.domain.state_machine import State
-from earmark.engine.ports.store import Changes, SeatChange
+from earmark.engine.ports.store import Changes, SeatUpdate
 
 from .conftest import BEHIND_A_POOLER_IN_A_PROOF
 from .payment_support import REFUSED
@@ -84,7 +84,7 @@ async def test_a_booking_is_not_reclaimed_without_all_of_its_seats(shop: Shop, g
     """Whatever a verb believes, and nothing of it is kept: neither seats nor units nor the count."""
     lost = await _lost(shop)
     if gone == "blocked":
-        await shop.write(Changes(seat_changes=[SeatChange(ref=seat_ref("A2"), blocked=True)]))
+        await shop.write(Changes(seat_changes=[SeatUpdate(ref=seat_ref("A2"), blocked=True)]))
     else:
         await shop.hold("A2", buyer=BOB)
     before = await shop.store.read_map(SHOW)

@@ -20,7 +20,7 @@ from earmark.domain.mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import State
-from earmark.engine.ports.store import Changes, PoolChange, SeatChange
+from earmark.engine.ports.store import Changes, PoolUpdate, SeatUpdate
 
 from .steps_support import ANN, BOB, CEM, GA, SHOW, WITHIN, Shop, count, paid, seat_ref, total_ref
 
@@ -111,8 +111,8 @@ async def test_an_operator_changes_event_seats_and_pools(shop: Shop) -> None:
     await shop.write(
         Changes(
             event=changed,
-            seat_changes=[SeatChange(ref=seat_ref("A1"), blocked=True), SeatChange(ref=seat_ref("A2"), price=7)],
-            pool_changes=[PoolChange(ref=GA, capacity=8)],
+            seat_changes=[SeatUpdate(ref=seat_ref("A1"), blocked=True), SeatUpdate(ref=seat_ref("A2"), price=7)],
+            pool_changes=[PoolUpdate(ref=GA, capacity=8)],
         )
     )
     shown = {on_map.seat.id: on_map.seat for on_map in (await shop.store.read_map(SHOW)).seats}
@@ -185,7 +185,7 @@ async def test_seats_that_moved_since_they_were_seen_do_not_come_back(shop: Shop
     seen = await shop.step(lambda tx: tx.read_seats(refs))
     assert await shop.step(lambda tx: tx.lock_seats(seen.values())) == set(refs)
     await shop.hold("A1")
-    await shop.write(Changes(seat_changes=[SeatChange(ref=seat_ref("A2"), blocked=True)]))
+    await shop.write(Changes(seat_changes=[SeatUpdate(ref=seat_ref("A2"), blocked=True)]))
     assert await shop.step(lambda tx: tx.lock_seats(seen.values())) == {seat_ref("A3")}
     fresh = await shop.step(lambda tx: tx.read_seats(refs))
     assert await shop.step(lambda tx: tx.lock_seats(fresh.values())) == set(refs)

@@ -138,12 +138,12 @@ async def test_how_many_connection_slots_each_verb_has() -> None:
     defaults = config.Settings()
     _, slots = re.split(r"^\| verb with a queue .*$", GROUP_COMMIT, maxsplit=1, flags=re.MULTILINE)
     assert table(slots) == [
-        [f"`{verb}`", str(defaults.batch_lanes_max), str(defaults.batch_size_max)] for verb in await _queues()
+        [f"`{verb}`", str(defaults.batch_connections_max), str(defaults.batch_size_max)] for verb in await _queues()
     ]
     text = " ".join(GROUP_COMMIT.split())
     assert f"at most {defaults.batch_size_max} requests (`EARMARK_BATCH_SIZE_MAX`)" in text
-    assert f"when {defaults.batch_waiting_max} requests wait for its verb" in text
-    assert f"`EARMARK_LINE_SECONDS_MAX` ({defaults.line_seconds_max:.0f} seconds)" in text
+    assert f"when {defaults.queue_length_max} requests wait for its verb" in text
+    assert f"`EARMARK_QUEUE_SECONDS_MAX` ({defaults.queue_seconds_max:.0f} seconds)" in text
     assert f"Each request has {defaults.request_seconds_max:.0f} seconds." in text
 
 
@@ -208,4 +208,4 @@ async def test_which_answers_a_key_remembers(shop: httpx2.AsyncClient) -> None:
 async def _queues() -> list[str]:
     """The verbs whose requests wait in a queue."""
     async with open_in_memory() as earmark:
-        return list(earmark.engine.lines)
+        return list(earmark.engine.queues)

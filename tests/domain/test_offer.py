@@ -14,7 +14,7 @@ from earmark.domain.ids import BookingId, EventId, PoolId, SeatId, SeatRef
 from earmark.domain.mode import Mode
 from earmark.domain.money import EXPONENTS, Money, is_currency
 from earmark.domain.pool import Pool, PoolDelta
-from earmark.domain.seat import SeatSeen, SeatState, Verdict, shown_state, verdict
+from earmark.domain.seat import SeatAvailability, SeatSeen, SeatState, availability, shown_state
 from earmark.domain.state_machine import State
 from earmark.errors import SaleClosed
 
@@ -76,18 +76,18 @@ OWNER = BookingId(UUID(int=7))
 @pytest.mark.parametrize(
     "state, verdict_before, verdict_at_the_end",
     [
-        (None, Verdict.FREE, Verdict.FREE),
-        (State.HELD, Verdict.TAKEN, Verdict.LAPSED),
-        (State.PAYING, Verdict.TAKEN, Verdict.TAKEN),
-        (State.CONFIRMED, Verdict.TAKEN, Verdict.TAKEN),
-        (State.RELEASED, Verdict.FREE, Verdict.FREE),
-        (State.EXPIRED, Verdict.FREE, Verdict.FREE),
-        (State.FAILED, Verdict.FREE, Verdict.FREE),
-        (State.CANCELLED, Verdict.FREE, Verdict.FREE),
+        (None, SeatAvailability.FREE, SeatAvailability.FREE),
+        (State.HELD, SeatAvailability.TAKEN, SeatAvailability.LAPSED),
+        (State.PAYING, SeatAvailability.TAKEN, SeatAvailability.TAKEN),
+        (State.CONFIRMED, SeatAvailability.TAKEN, SeatAvailability.TAKEN),
+        (State.RELEASED, SeatAvailability.FREE, SeatAvailability.FREE),
+        (State.EXPIRED, SeatAvailability.FREE, SeatAvailability.FREE),
+        (State.FAILED, SeatAvailability.FREE, SeatAvailability.FREE),
+        (State.CANCELLED, SeatAvailability.FREE, SeatAvailability.FREE),
     ],
 )
 def test_a_seat_is_free_by_the_state_of_its_owner(
-    state: State | None, verdict_before: Verdict, verdict_at_the_end: Verdict
+    state: State | None, verdict_before: SeatAvailability, verdict_at_the_end: SeatAvailability
 ) -> None:
     """Free without an owner, with an ended one, or with a hold past its time; paying and sold never lapse."""
     seen = SeatSeen(
@@ -99,14 +99,14 @@ def test_a_seat_is_free_by_the_state_of_its_owner(
         owner_state=state,
         owner_expires_at=NOW if state else None,
     )
-    assert verdict(seen, now=NOW - TICK) is verdict_before
-    assert verdict(seen, now=NOW) is verdict_at_the_end
+    assert availability(seen, now=NOW - TICK) is verdict_before
+    assert availability(seen, now=NOW) is verdict_at_the_end
 
 
 def test_a_blocked_seat_is_never_free() -> None:
     """Blocked comes before everything else."""
     seen = SeatSeen(ref=SeatRef(EventId("concert"), SeatId("A1")), price=4500, blocked=True, pointer=None, fence=0)
-    assert verdict(seen, now=NOW) is Verdict.BLOCKED
+    assert availability(seen, now=NOW) is SeatAvailability.BLOCKED
 
 
 @pytest.mark.parametrize(

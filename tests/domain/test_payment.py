@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from earmark.domain import payment as law
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
 from earmark.domain.mode import Mode
-from earmark.domain.payment import EDGES, HEARD, TAKEN, UNDECIDED, Payment, PaymentState, Refund, SettledAs, Standing
+from earmark.domain.payment import (
+    EDGES,
+    STATE_AFTER_REPORT,
+    TAKEN,
+    UNDECIDED,
+    Payment,
+    PaymentState,
+    Refund,
+    SettledAs,
+    Standing,
+)
 from earmark.errors import RefundRefused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,7 +55,7 @@ def refund(amount: int) -> Refund:
 def after_reports(payment: Payment, *said: Standing, wanted: bool = True) -> Payment:
     for standing in said:
         captured = PRICE if standing is Standing.CAPTURED else 0
-        payment = law.heard(payment, standing, wanted=wanted, captured=captured)
+        payment = law.after_report(payment, standing, wanted=wanted, captured=captured)
     return payment
 
 
@@ -77,7 +87,7 @@ def test_a_sale_ends_alike_in_any_order_of_reports(said: list[Standing], order: 
 @pytest.mark.parametrize("captured", [0, 1, PRICE - 1, PRICE + 1])
 def test_another_amount_than_was_requested_needs_attention(captured: int) -> None:
     """A gateway that takes too much, or too little, is not argued with."""
-    payment = law.heard(opened(), Standing.CAPTURED, wanted=True, captured=captured)
+    payment = law.after_report(opened(), Standing.CAPTURED, wanted=True, captured=captured)
     assert (payment.state, payment.code) == (PaymentState.NEEDS_ATTENTION, "captured_another_amount")
     assert payment.captured == min(captured, PRICE)
 
@@ -101,7 +111,7 @@ def test_every_change_of_state_is_an_edge() -> None:
     """What the rules do, the schema allows: no function leads to another state."""
     found = {
         (state, after.state)
-        for state, standing, wanted in itertools.product(HEARD, Standing, (True, False))
+        for state, standing, wanted in itertools.product(STATE_AFTER_REPORT, Standing, (True, False))
         if (after := after_reports(opened(state=state), standing, wanted=wanted)).state is not state
     }
     found |= {(state, law.given_up(opened(state=state)).state) for state in UNDECIDED | {PaymentState.AUTHORISED}}
@@ -110,8 +120,8 @@ def test_every_change_of_state_is_an_edge() -> None:
     found |= {(PaymentState.NEEDS_ATTENTION, law.settled(flagged, [], how=SettledAs.KEPT, note="x").state)}
     found |= {(state, law.flagged(opened(state=state), code="x").state) for state in TAKEN}
     found |= {
-        (state, law.heard(opened(state=state), Standing.CAPTURED, wanted=True, captured=1).state)
-        for state in HEARD.keys() - {PaymentState.NEEDS_ATTENTION}
+        (state, law.after_report(opened(state=state), Standing.CAPTURED, wanted=True, captured=1).state)
+        for state in STATE_AFTER_REPORT.keys() - {PaymentState.NEEDS_ATTENTION}
     }
     found |= {(PaymentState.CAPTURED, law.repaid(_owing(amount), refund(amount)).state) for amount in (1, PRICE)} | {
         (PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED)

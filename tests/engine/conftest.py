@@ -74,7 +74,7 @@ class ManualStore:
     def __init__(self) -> None:
         self._arrived: asyncio.Queue[Batch] = asyncio.Queue()
         self.batches: list[Batch] = []
-        self.lanes: set[asyncio.Task[object]] = set()
+        self.transactions: set[asyncio.Task[object]] = set()
         self.reliefs: list[object] = []
         self.room = Room(ended=0, units=0, passed_over=False)
         """What making room brings."""
@@ -83,9 +83,9 @@ class ManualStore:
 
     async def run(self, begin: Callable[[], Sequence[Command]], *, lock_seconds: float) -> list[Outcome]:
         """One batch, one transaction."""
-        lane = asyncio.current_task()
-        assert lane is not None
-        self.lanes.add(lane)
+        task = asyncio.current_task()
+        assert task is not None
+        self.transactions.add(task)
         if self.connections is not None:
             await self.connections.acquire()
         batch = Batch(begin(), lock_seconds=lock_seconds)
@@ -115,8 +115,8 @@ class QueueUnderTest:
     def __init__(
         self,
         *,
-        lanes: int = 1,
-        lane_min: int = 1,
+        connection_slots: int = 1,
+        next_slot_min: int = 1,
         size_max: int = 100,
         waiting_max: int = 5000,
         waiting_seconds_max: float = 15.0,
@@ -129,8 +129,8 @@ class QueueUnderTest:
             self.store.run,
             relieve=self.store.relieve,
             claims=lambda command: tuple(wants.get(number_of(command), "")),
-            lanes=lanes,
-            lane_min=lane_min,
+            connection_slots=connection_slots,
+            next_slot_min=next_slot_min,
             size_max=size_max,
             waiting_max=waiting_max,
             waiting_seconds_max=waiting_seconds_max,
@@ -163,7 +163,7 @@ async def queue_of() -> AsyncIterator[Callable[..., QueueUnderTest]]:
     left = {
         task
         for queue in queues
-        for task in (*queue.requests, *queue.batcher._running, *queue.batcher._row_tasks, *queue.store.lanes)
+        for task in (*queue.requests, *queue.batcher._running, *queue.batcher._row_tasks, *queue.store.transactions)
     }
     for task in left:
         task.cancel()

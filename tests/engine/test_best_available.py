@@ -75,7 +75,7 @@ async def test_a_request_that_is_always_too_late_is_refused_in_the_end(engine: E
         await best.hold(command(ids), Wish(count=2), within=PATIENCE)
     assert len(tried) == ROUNDS_MAX
     assert refused.value.transient
-    assert not best._houses, "nothing is left behind"
+    assert not best._pending, "nothing is left behind"
 
 
 async def test_a_request_that_waits_for_anothers_offer_gets_it_if_it_is_not_taken(
@@ -92,16 +92,16 @@ async def test_a_request_that_waits_for_anothers_offer_gets_it_if_it_is_not_take
 
     best = chooser(engine, hold)
     slow = asyncio.create_task(best.hold(command(ids, "slow"), Wish(count=4), within=PATIENCE))
-    await turns(lambda: bool(best._houses) and bool(best._houses[EVENT].offered))
+    await turns(lambda: bool(best._pending) and bool(best._pending[EVENT].offered))
     next_ = asyncio.create_task(best.hold(command(ids, "next"), Wish(count=4), within=PATIENCE))
-    await turns(lambda: bool(best._houses[EVENT].parked))
+    await turns(lambda: bool(best._pending[EVENT].parked))
     decide.set_result(None)
     with pytest.raises(NoneAvailable):
         await slow
     answer = await next_
     assert isinstance(answer, Decided)
     assert len(answer.value.lines.seats) == 4
-    assert not best._houses
+    assert not best._pending
 
 
 async def test_an_offer_to_a_caller_that_left_is_made_to_the_next(engine: Engine, ids: Uuid7Ids) -> None:
@@ -116,7 +116,7 @@ async def test_an_offer_to_a_caller_that_left_is_made_to_the_next(engine: Engine
             await leaving
     answer = await best.hold(command(ids), Wish(count=4), within=PATIENCE)
     assert isinstance(answer, Decided)
-    assert not best._houses
+    assert not best._pending
     with pytest.raises(NoneAvailable) as none:
         await best.hold(command(ids, "bob"), Wish(count=1), within=PATIENCE)
     assert (none.value.available, none.value.transient) == (0, True)
@@ -141,7 +141,7 @@ async def test_a_choice_that_takes_too_long_is_answered_at_the_deadline(
     may_read.set()
     answer = await best.hold(command(ids, "bob"), Wish(count=4), within=PATIENCE)
     assert isinstance(answer, Decided)
-    assert not best._houses
+    assert not best._pending
 
 
 async def test_the_rounds_of_one_request_share_one_deadline(engine: Engine, ids: Uuid7Ids) -> None:
@@ -215,4 +215,4 @@ async def test_where_only_avoided_seats_are_left_and_stay_taken_the_hold_is_refu
     assert refused.value.transient
     assert set(refused.value.seats) == everything
     assert len(tried) == ROUNDS_MAX // 2
-    assert not best._houses
+    assert not best._pending

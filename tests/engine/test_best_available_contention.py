@@ -133,7 +133,7 @@ async def test_a_cancelled_request_leaves_nothing_in_the_queue(
         for task in leaving:
             task.cancel()
         await asyncio.gather(*leaving, return_exceptions=True)
-    [house] = engine._best._houses.values()
+    [house] = engine._best._pending.values()
     assert len(house.waiting) < 200
     assert engine._best._waiting == 0
 

@@ -324,7 +324,7 @@ async def test_a_slot_that_hangs_does_not_stop_the_few_behind_it(
     queue_of: Callable[..., QueueUnderTest], turn: Turn, jump: Callable[[float], None]
 ) -> None:
     """A few do not get a slot of their own, unless the one that runs has taken nothing for a while."""
-    queue = queue_of(lanes=2, lane_min=32)
+    queue = queue_of(connection_slots=2, next_slot_min=32)
     hangs = queue.submit(1, within=600)
     first = await queue.store.next()
     behind = queue.submit(2, within=600)

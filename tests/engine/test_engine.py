@@ -127,7 +127,7 @@ async def test_a_batch_is_decided_before_it_is_written(commands: list[Hold], gra
     """A request that loses to another of its batch does so in the decision: the store aborts no transaction for it."""
     store = WatchedStore()
     await open_concert(store)
-    engine = Engine(store, ids=IDS, lanes=1)
+    engine = Engine(store, ids=IDS, connection_slots=1)
     answers = await asyncio.gather(*map(engine.hold, commands), return_exceptions=True)
     assert [isinstance(answer, Decided) for answer in answers] == [n < granted for n in range(len(commands))]
     assert all(isinstance(answer, Decided | Refusal) for answer in answers)

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.conftest import NOW, QueueUnderTest, ask_number
 
 from earmark.engine.commands import Command, Decided, TryAgain
-from earmark.engine.group_commit import Shared
+from earmark.engine.group_commit import SharedTransaction
 from earmark.engine.queued_requests import QueuedRequest
 from earmark.errors import (
     IdempotencyInProgress,
@@ -76,7 +76,7 @@ async def test_a_batch_is_capped_and_keeps_the_order_of_arrival(queue_of: Callab
 
 async def test_slots_run_batches_side_by_side(queue_of: Callable[..., QueueUnderTest], turn: Turn) -> None:
     """A few transactions run at once, and no more than there are slots."""
-    queue = queue_of(lanes=2, size_max=1)
+    queue = queue_of(connection_slots=2, size_max=1)
     requests = [queue.submit(number) for number in (1, 2, 3)]
     one, two = await queue.store.next(), await queue.store.next()
     await turn()
@@ -91,7 +91,7 @@ async def test_slots_run_batches_side_by_side(queue_of: Callable[..., QueueUnder
 
 async def test_a_few_wait_for_the_slot_that_runs(queue_of: Callable[..., QueueUnderTest], turn: Turn) -> None:
     """Another slot is opened for many; a few are the next batch of the one that runs, and larger for it."""
-    queue = queue_of(lanes=2, lane_min=3)
+    queue = queue_of(connection_slots=2, next_slot_min=3)
     first = queue.submit(1)
     one = await queue.store.next()
     few = [queue.submit(number) for number in (2, 3)]
@@ -107,7 +107,7 @@ async def test_a_few_wait_for_the_slot_that_runs(queue_of: Callable[..., QueueUn
 
 async def test_a_rival_waits_for_the_batch_that_decides(queue_of: Callable[..., QueueUnderTest], turn: Turn) -> None:
     """Two slots never decide about one seat at once: the second request is decided after the first one's batch."""
-    queue = queue_of(lanes=2, size_max=1, wants={1: "A", 2: "A", 3: "B"})
+    queue = queue_of(connection_slots=2, size_max=1, wants={1: "A", 2: "A", 3: "B"})
     requests = [queue.submit(number) for number in (1, 2, 3)]
     one, three = await queue.store.next(), await queue.store.next()
     await turn()
@@ -121,7 +121,7 @@ async def test_a_rival_waits_for_the_batch_that_decides(queue_of: Callable[..., 
 
 async def test_no_request_is_overtaken_by_a_rival(queue_of: Callable[..., QueueUnderTest], turn: Turn) -> None:
     """A request that waits for one seat keeps its place for its other seats: a later request for those waits behind."""
-    queue = queue_of(lanes=2, wants={1: "A", 2: "AB", 3: "B", 4: "C"})
+    queue = queue_of(connection_slots=2, wants={1: "A", 2: "AB", 3: "B", 4: "C"})
     first = queue.submit(1)
     one = await queue.store.next()
     others = [queue.submit(number) for number in (2, 3, 4)]
@@ -148,7 +148,7 @@ async def test_rivals_in_one_batch_are_decided_together(queue_of: Callable[..., 
 
 async def test_a_rival_has_its_turn_when_the_batch_before_it_fails(queue_of: Callable[..., QueueUnderTest]) -> None:
     """What was claimed is free again however the batch ends."""
-    queue = queue_of(lanes=2, wants={1: "A", 2: "A"})
+    queue = queue_of(connection_slots=2, wants={1: "A", 2: "A"})
     first = queue.submit(1)
     one = await queue.store.next()
     second = queue.submit(2)
@@ -544,6 +544,6 @@ async def test_a_store_in_another_thread_never_begins_what_is_being_ended() -> N
             told.append(error)
 
     request = Interrupted(ask_number(1), asyncio.get_running_loop().create_future(), deadline=0)
-    shared: Shared[Command] = Shared([request])
+    shared: SharedTransaction[Command] = SharedTransaction([request])
     request.expire()
     assert [type(one) for one in told] == [Overloaded]

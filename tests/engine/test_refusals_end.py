@@ -80,7 +80,7 @@ async def test_a_refusal_is_freed_once_it_was_answered(refused: Callable[[Earmar
 async def test_a_refusal_with_its_traceback_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: its frames refer to the batch, and the batch refers to it."""
     monkeypatch.setattr(
-        batch_transaction.BatchDecisions, "refuse", lambda self, command, refusal: self._settle(command, refusal)
+        batch_transaction.BatchDecisions, "refuse", lambda self, command, refusal: self._set_outcome(command, refusal)
     )
     assert not await is_gone(hold)
 
@@ -93,7 +93,7 @@ async def test_control_a_refusal_that_its_request_refers_to_stays(monkeypatch: p
         request = queued_requests.QueuedRequest(command, loop.create_future(), deadline=loop.time() + within)
         self._deadlines.watch(request)
         self._enter(request)
-        return await request.answer
+        return await request.result
 
     monkeypatch.setattr(group_commit.BatchQueue, "submit", submit)
     assert not await is_gone(hold)

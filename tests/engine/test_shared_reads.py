@@ -34,7 +34,7 @@ class Store:
 
 async def waiting_queries(questions: SharedReads[int, int], *numbers: int) -> list[asyncio.Future[int]]:
     """So many requests, each with its query."""
-    answers = [questions.command(number) for number in numbers]
+    answers = [questions.read(number) for number in numbers]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return answers
@@ -58,7 +58,7 @@ async def test_too_many_queries_are_refused_at_once(monkeypatch: pytest.MonkeyPa
     questions = SharedReads(store.command)
     taken = [*await waiting_queries(questions, 1), *await waiting_queries(questions, 2, 3)]
     with pytest.raises(Overloaded):
-        await questions.command(4)
+        await questions.read(4)
     store.may_answer.set()
     assert await asyncio.gather(*taken) == [1, 2, 3]
 
@@ -71,7 +71,7 @@ async def test_a_store_that_hangs_refuses_for_now() -> None:
     with pytest.raises(Overloaded):
         await lost
     store.may_answer.set()
-    assert await questions.command(2) == 2
+    assert await questions.read(2) == 2
 
 
 async def test_a_request_that_left_is_not_queried() -> None:
@@ -94,9 +94,9 @@ async def test_a_failed_query_fails_the_requests_that_wait_for_it() -> None:
     questions = SharedReads(store.command)
     store.broken = StoreUnavailable(because="gone")
     with pytest.raises(StoreUnavailable):
-        await questions.command(1)
+        await questions.read(1)
     store.broken = None
-    assert await questions.command(2) == 2
+    assert await questions.read(2) == 2
 
 
 async def test_requests_behind_a_failed_call_fail_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ async def test_requests_behind_a_failed_call_fail_too(monkeypatch: pytest.Monkey
     assert [type(answer) for answer in told] == [Overloaded] * 11
     assert store.asked == [[1]]
     store.may_answer.set()
-    assert await questions.command(12) == 12
+    assert await questions.read(12) == 12
 
 
 async def test_a_task_that_ended_at_once_keeps_no_later_query_waiting() -> None:
@@ -119,5 +119,5 @@ async def test_a_task_that_ended_at_once_keeps_no_later_query_waiting() -> None:
     questions = SharedReads(store.command)
     ended = asyncio.get_running_loop().create_future()
     ended.set_result(None)
-    questions._asking = ended  # type: ignore[assignment] # as done as such a task
-    assert await asyncio.wait_for(questions.command(1), timeout=5) == 1
+    questions._reading = ended  # type: ignore[assignment] # as done as such a task
+    assert await asyncio.wait_for(questions.read(1), timeout=5) == 1

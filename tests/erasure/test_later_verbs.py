@@ -62,7 +62,7 @@ class World:
         ours = payment_id_of(payment_id)
         assert ours is not None
         for _ in range(3):
-            await self.shop.earmark.payment_service.driver.advance(ours, look=True)
+            await self.shop.earmark.payment_service.driver.advance(ours, ask_gateway=True)
         ((payment, _),) = await self.place.store.list_payments(BookingId(UUID(booking_id)))
         return payment.refunding, payment.refunded
 

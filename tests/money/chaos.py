@@ -181,7 +181,7 @@ class Chaos:
     async def _take(self, headers: Mapping[str, str], body: bytes) -> None:
         callback = self.world.gateway.read_callback(headers, body)
         try:
-            taken = await self.world.driver.hear("sandbox", callback)
+            taken = await self.world.driver.receive_callback("sandbox", callback)
         except CallbackMismatch:
             self.seen["mismatch"] += 1
             raise

@@ -106,7 +106,7 @@ async def calls(world: World, _: Booking) -> None:
     """The bank calls back about all that happened."""
 
     async def deliver_all(headers: Mapping[str, str], body: bytes) -> None:
-        await world.driver.hear("sandbox", world.gateway.read_callback(headers, body))
+        await world.driver.receive_callback("sandbox", world.gateway.read_callback(headers, body))
 
     world.sandbox.callbacks.deliver = deliver_all
     await world.sandbox.callbacks.send_due(flush=True)

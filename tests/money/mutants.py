@@ -13,7 +13,7 @@ from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import GatewaySilent, RefundOrder, RefundReport, Report
 from earmark.engine.verbs import cancel
 from earmark.payments import apply_report, driver, gateway_orders
-from earmark.payments.driver import PaymentDriver, Step
+from earmark.payments.driver import PaymentDriver, PaymentStep
 from earmark.sandbox.gateway import SandboxGateway
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ def a_timeout_is_a_no(patch: pytest.MonkeyPatch) -> None:
     """A timeout is taken for a decline; so no process looks at it again either."""
     ask = PaymentDriver._ask
 
-    async def asked(self: PaymentDriver, gateway: Any, step: Step, payment: Payment, *, first: bool) -> Report:
+    async def asked(self: PaymentDriver, gateway: Any, step: PaymentStep, payment: Payment, *, first: bool) -> Report:
         try:
             return await ask(self, gateway, step, payment, first=first)
         except (GatewaySilent, TimeoutError):
-            if step is not Step.AUTHORISE:
+            if step is not PaymentStep.AUTHORISE:
                 raise
             return Report(standing=Standing.DECLINED, code="timeout")
 
@@ -73,23 +73,23 @@ def a_timeout_is_a_no(patch: pytest.MonkeyPatch) -> None:
 def the_last_callback_is_right(patch: pytest.MonkeyPatch) -> None:
     """Every callback is trusted, each time that it arrives, in the order of arrival."""
 
-    async def hear(self: PaymentDriver, gateway: str, callback: Callback) -> bool:
+    async def receive_callback(self: PaymentDriver, gateway: str, callback: Callback) -> bool:
         about = await self._engine.store.read_dossier(callback.payment_id) if callback.payment_id else None  # type: ignore[arg-type]
         if about is None:
             return False
         if callback.kind in SAID:
             report = Report(standing=SAID[callback.kind], gateway_id=callback.gateway_id, captured=callback.amount or 0)
-            await self._hear(report, about)
+            await self._apply_report(report, about)
         assert gateway == about.payment.gateway
         return True
 
-    patch.setattr(PaymentDriver, "hear", hear)
+    patch.setattr(PaymentDriver, "receive_callback", receive_callback)
     _never_look_back(patch)
 
 
 def late_money_is_kept(patch: pytest.MonkeyPatch) -> None:
     """Late money is kept for nothing."""
-    patch.setattr(apply_report._Hearing, "_give_back", lambda _, payment, **__: payment)
+    patch.setattr(apply_report._ReportedPayment, "_give_back", lambda _, payment, **__: payment)
 
 
 def nothing_is_retried(patch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ async def test_a_first_card_that_is_being_voided_does_not_sell_by_an_authorisati
     [(payment, _)] = await world.store.list_payments(held.id)
     about = await world.store.read_dossier(payment.id)
     assert about is not None
-    await world.driver._hear(await world.gateway.status(order_of(payment)), about)
+    await world.driver._apply_report(await world.gateway.status(order_of(payment)), about)
     assert (await world.booking(held)).state is State.HELD
     assert (await world.pay(world.ask_to_pay(held))).booking.state is State.CONFIRMED
     await world.settle()
@@ -169,10 +169,10 @@ async def test_control_without_the_mark_a_sale_is_undone_by_the_void(
     about = await world.store.read_dossier(payment.id)
     assert about is not None
     world.bank.act(intent.id, succeed=True)
-    await world.driver._hear(await world.gateway.status(order_of(payment)), about)
+    await world.driver._apply_report(await world.gateway.status(order_of(payment)), about)
     assert (await world.booking(held)).state is State.CONFIRMED
     ended = await world.gateway.void(order_of(payment))
-    await world.driver._hear(ended, about)
+    await world.driver._apply_report(ended, about)
     assert (await world.booking(held)).state is State.CANCELLED
 
 
@@ -199,7 +199,9 @@ async def test_money_of_the_first_that_comes_after_its_void_is_refunded(world: W
     assert paid.booking.state is State.CONFIRMED
     world.bank.land()
     for event in list(world.bank.events):
-        await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.callbacks.signed(event)))
+        await world.driver.receive_callback(
+            "sandbox", world.gateway.read_callback(*world.sandbox.callbacks.signed(event))
+        )
     assert await ends(world, held) == [("voided", "replaced"), ("captured", None)]
 
 
@@ -209,7 +211,9 @@ async def test_a_late_callback_about_the_first_changes_nothing(world: World) -> 
     await world.pay(world.ask_to_pay(held))
     before = await world.store.read_history(held.id)
     for event in list(world.bank.events):
-        await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.callbacks.signed(event)))
+        await world.driver.receive_callback(
+            "sandbox", world.gateway.read_callback(*world.sandbox.callbacks.signed(event))
+        )
     assert [entry.verb for entry in await world.store.read_history(held.id)] == [entry.verb for entry in before]
     assert await ends(world, held) == [("failed", "replaced"), ("captured", None)]
 

@@ -101,7 +101,7 @@ async def run(
             await paying
         elif event < len(world.bank.events):
             callback = world.gateway.read_callback(*world.sandbox.callbacks.signed(world.bank.events[event]))
-            assert await other.hear("sandbox", callback)
+            assert await other.receive_callback("sandbox", callback)
             heard[event] += 1
     await world.settle()
     assert await world.disagreements() == [], order

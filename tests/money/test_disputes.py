@@ -47,7 +47,7 @@ async def test_a_dispute_needs_attention_and_the_journal_records_it(
     [event] = [event for event in world.bank.events if event.kind == "charge.dispute.created"]
     for _ in range(3):
         told = world.gateway.read_callback(*world.sandbox.callbacks.signed(event))
-        assert await world.driver.hear("sandbox", told)
+        assert await world.driver.receive_callback("sandbox", told)
     [payment] = await store.list_attention(limit=9)
     assert (payment.booking_id, payment.code, payment.captured) == (held.id, "disputed", PRICE)
     notes = [entry for entry in await store.read_history(held.id) if entry.reason == "the buyer disputes the payment"]
@@ -73,7 +73,7 @@ async def test_a_dispute_without_our_id_is_found_by_the_charge() -> None:
         headers, body = do(lambda box: box.callbacks.signed(box.bank.events[-1]))
         told = gateway.read_callback(headers, body)
         assert (told.kind, told.payment_id, told.disputed) == ("charge.dispute.created", None, True)
-        assert await world.driver.hear("sandbox", told)
+        assert await world.driver.receive_callback("sandbox", told)
         assert [one.code for one in await world.store.list_attention(limit=9)] == ["disputed"]
         await world.driver.close()
 
@@ -81,9 +81,9 @@ async def test_a_dispute_without_our_id_is_found_by_the_charge() -> None:
 async def test_a_dispute_of_another_shops_charge_is_ignored(shop: Shop) -> None:
     """The account may be another business's too."""
     foreign = Callback(id="evt_1", kind="charge.dispute.created", mode=Mode.LIVE, payment_id=None, gateway_id="pi_9")
-    assert not await shop.driver.hear("scripted", msgspec.structs.replace(foreign, disputed=True))
+    assert not await shop.driver.receive_callback("scripted", msgspec.structs.replace(foreign, disputed=True))
     assert shop.gateway.calls == ["whose pi_9"]
-    assert not await shop.driver.hear("scripted", foreign)
+    assert not await shop.driver.receive_callback("scripted", foreign)
     assert shop.gateway.calls == ["whose pi_9"], "only a dispute is looked up"
 
 
@@ -93,20 +93,20 @@ async def test_a_dispute_that_overtakes_the_capture_is_to_be_sent_again(shop: Sh
     paid = await shop.pay(await shop.hold("A1"))
     payment = await shop.payment(paid.booking)
     with pytest.raises(GatewaySilent):
-        await shop.driver.hear("scripted", about(payment))
+        await shop.driver.receive_callback("scripted", about(payment))
     assert (await shop.payment(paid.booking)).state is PaymentState.AUTHORISED
     shop.gateway.says["capture"] = CAPTURED
     await shop.reconcile(seconds=600)
-    assert await shop.driver.hear("scripted", about(payment))
+    assert await shop.driver.receive_callback("scripted", about(payment))
     assert (await shop.payment(paid.booking)).code == "disputed"
 
 
 async def test_a_lost_dispute_is_settled_as_refunded_and_the_next_callback_needs_attention(shop: Shop) -> None:
     """The bank took the money; a later turn of the dispute needs attention too."""
     paid = await shop.pay(await shop.hold("A1"))
-    await shop.driver.hear("scripted", about(await shop.payment(paid.booking)))
+    await shop.driver.receive_callback("scripted", about(await shop.payment(paid.booking)))
     settled = await settle(shop, await shop.payment(paid.booking), SettledAs.REFUNDED)
     assert (settled.state, settled.left) == (PaymentState.SETTLED, 0)
     closed = about(settled, event="evt_2", kind="charge.dispute.closed")
-    assert await shop.driver.hear("scripted", closed)
+    assert await shop.driver.receive_callback("scripted", closed)
     assert (await shop.payment(paid.booking)).state is PaymentState.NEEDS_ATTENTION

@@ -50,7 +50,7 @@ async def test_a_refund_that_failed_after_it_was_made_needs_attention(shop: Shop
     payment = await shop.payment(booking)
     shop.clock.advance(WEEKS)
     shop.gateway.made = FAILED
-    await shop.driver.advance(payment.id, look=True)
+    await shop.driver.advance(payment.id, ask_gateway=True)
     after = await shop.payment(booking)
     assert (after.state, after.code) == (PaymentState.NEEDS_ATTENTION, "lost_or_stolen_card")
     assert (after.captured, after.refunding, after.refunded) == (PRICE, amount, 0)
@@ -67,7 +67,7 @@ async def test_a_refund_that_has_stayed_there_changes_nothing(shop: Shop) -> Non
     """The reconciler looks it up, and writes nothing."""
     booking = await refunded_sale(shop, 1000)
     payment, told = await shop.payment(booking), await shop.store.read_history(booking.id)
-    await shop.driver.advance(payment.id, look=True)
+    await shop.driver.advance(payment.id, ask_gateway=True)
     assert "refund_status 1000" in shop.gateway.calls
     after = await shop.payment(booking)
     assert (after.state, after.refunded, after.due_at) == (PaymentState.PARTIALLY_REFUNDED, 1000, None)
@@ -81,7 +81,7 @@ async def test_one_failed_refund_leaves_the_others_refunded(shop: Shop) -> None:
     first, _ = await refunds_of(shop, booking)
     about = await shop.store.read_dossier(payment.id)
     assert about is not None
-    await shop.driver._hear_refund(FAILED, first, about)
+    await shop.driver._apply_refund_report(FAILED, first, about)
     after = await shop.payment(booking)
     assert (after.refunding, after.refunded, after.left) == (3000, 2000, PRICE - 3000)
     assert [one.state for one in await refunds_of(shop, booking)] == [RefundState.REFUSED, RefundState.DONE]
@@ -93,7 +93,7 @@ async def test_two_failed_refunds_are_both_recorded(shop: Shop) -> None:
     """One look finds them, and nothing is left due."""
     booking = await refunded_sale(shop, 1000, 2000)
     shop.gateway.made = FAILED
-    await shop.driver.advance((await shop.payment(booking)).id, look=True)
+    await shop.driver.advance((await shop.payment(booking)).id, ask_gateway=True)
     after = await shop.payment(booking)
     assert (after.state, after.refunded, after.due_at) == (PaymentState.NEEDS_ATTENTION, 0, None)
 
@@ -102,7 +102,7 @@ async def test_a_gateway_that_does_not_say_is_queried_again(shop: Shop) -> None:
     """The callback came, and the answer did not: it is due until it does."""
     booking = await refunded_sale(shop, 1000)
     shop.gateway.made = GatewaySilent("no answer")
-    await shop.driver.advance((await shop.payment(booking)).id, look=True)
+    await shop.driver.advance((await shop.payment(booking)).id, ask_gateway=True)
     rests = await shop.payment(booking)
     assert rests.state is PaymentState.PARTIALLY_REFUNDED
     assert rests.due_at is not None
@@ -129,7 +129,7 @@ async def test_control_without_the_query_nothing_is_noticed(shop: Shop, monkeypa
     monkeypatch.setattr(driver, "REFUNDS_LOOKED_AT_MAX", -PRICE)
     booking = await refunded_sale(shop, 1000)
     shop.gateway.made = FAILED
-    await shop.driver.advance((await shop.payment(booking)).id, look=True)
+    await shop.driver.advance((await shop.payment(booking)).id, ask_gateway=True)
     assert (await shop.payment(booking)).state is PaymentState.PARTIALLY_REFUNDED
 
 
@@ -148,7 +148,7 @@ async def test_a_callback_about_a_refund_that_failed_needs_attention(
     later = PaymentDriver(world.engine, {"sandbox": world.gateway})
     for _ in range(3):
         told = world.gateway.read_callback(*world.sandbox.callbacks.signed(world.bank.events[-1]))
-        assert (told.kind, await later.hear("sandbox", told)) == ("refund.failed", True)
+        assert (told.kind, await later.receive_callback("sandbox", told)) == ("refund.failed", True)
     [(payment, [known])] = await store.list_payments(held.id)
     assert (payment.state, payment.refunded, known.state) == (PaymentState.NEEDS_ATTENTION, 0, RefundState.REFUSED)
     assert payment.refunded == world.bank.total(LedgerMove.REFUNDED) - world.bank.total(LedgerMove.RETURNED)

@@ -116,7 +116,7 @@ async def refund_elsewhere(shop: Shop) -> None:
     assert dossier is not None
     found = [RefundRecord(refund_id=None, gateway_id="re_9", amount=100, standing=RefundStanding.DONE)]
     await shop.engine.transact(
-        partial(apply_refund_report.hear_elsewhere, found=found, about=dossier, ids=shop.engine.ids)
+        partial(apply_refund_report.apply_refunds_elsewhere, found=found, about=dossier, ids=shop.engine.ids)
     )
 
 
@@ -147,7 +147,7 @@ async def wait_in_vain(shop: Shop) -> None:
     await shop.reconcile(seconds=600)
     assert (await shop.booking(held)).state is State.CONFIRMED
     payment = await shop.payment(held)
-    await shop.driver.hear("scripted", about(payment))
+    await shop.driver.receive_callback("scripted", about(payment))
     await settle(shop, await shop.payment(held), SettledAs.KEPT)
 
 

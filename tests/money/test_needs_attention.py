@@ -32,7 +32,7 @@ async def settle(shop: Shop, payment: Payment, how: SettledAs) -> Payment:
     about = await shop.store.read_dossier(payment.id)
     assert about is not None
     return await shop.engine.transact(
-        partial(apply_report.settle, how=how, note=NOTE, about=about, ids=shop.engine.ids)
+        partial(apply_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=shop.engine.ids)
     )
 
 
@@ -96,7 +96,7 @@ async def test_a_booking_that_still_waits_is_sold_for_what_is_kept_and_else_lost
     about = await shop.store.read_dossier(payment.id)
     assert about is not None
     await shop.engine.transact(
-        partial(apply_report.hear, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+        partial(apply_report.apply_report, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
     )
     flagged = await shop.payment(held)
     assert (flagged.state, flagged.captured) == (PaymentState.NEEDS_ATTENTION, 1000)
@@ -118,7 +118,7 @@ async def test_what_an_operator_refunded_outside_is_not_refunded_again(
     about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
     assert about is not None
     await shop.engine.transact(
-        partial(apply_report.hear, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+        partial(apply_report.apply_report, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
     )
     await settle(shop, await shop.payment(paid.booking), how)
     assert (await shop.cancel(paid.booking)).state is State.CANCELLED
@@ -131,7 +131,7 @@ async def test_an_operators_note_outlives_the_next_look(shop: Shop) -> None:
     booking, payment = await refused(shop)
     settled = await settle(shop, payment, SettledAs.KEPT)
     shop.gateway.says["status"] = Report(standing=Standing.DECLINED, code="odd", message="Odd.")
-    await shop.driver.advance(payment.id, look=True)
+    await shop.driver.advance(payment.id, ask_gateway=True)
     after = await shop.payment(booking)
     assert (after.code, after.message, after.state) == (settled.code, settled.message, PaymentState.SETTLED)
 

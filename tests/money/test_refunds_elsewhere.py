@@ -66,7 +66,7 @@ async def deliver_all(world: World) -> None:
     """Everything that the bank has called about so far, once more."""
     for event in list(world.bank.events):
         told = world.gateway.read_callback(*world.sandbox.callbacks.signed(event))
-        await world.driver.hear("sandbox", told)
+        await world.driver.receive_callback("sandbox", told)
 
 
 def refund_by_hand(world: World, amount: int | None = None) -> None:
@@ -84,7 +84,9 @@ async def settle(world: World, booking: Booking, how: SettledAs) -> Payment:
     """An operator has settled it."""
     about = await world.store.read_dossier((await payment_of(world, booking)).id)
     assert about is not None
-    return await world.engine.transact(partial(apply_report.settle, how=how, note=NOTE, about=about, ids=world.ids))
+    return await world.engine.transact(
+        partial(apply_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=world.ids)
+    )
 
 
 async def recorded_of(world: World, booking: Booking, reason: str = REASON) -> list[tuple[int, int]]:
@@ -124,7 +126,9 @@ async def test_each_of_the_events_about_it_is_enough(world: World, kind: str) ->
     held = await sold(world)
     refund_by_hand(world, 1000)
     [event] = [event for event in world.bank.events if event.kind == kind]
-    assert await world.driver.hear("sandbox", world.gateway.read_callback(*world.sandbox.callbacks.signed(event)))
+    assert await world.driver.receive_callback(
+        "sandbox", world.gateway.read_callback(*world.sandbox.callbacks.signed(event))
+    )
     assert (await payment_of(world, held)).refunded_elsewhere == 1000
 
 
@@ -138,7 +142,7 @@ async def test_two_parts_add_up_and_each_is_recorded(world: World) -> None:
     assert await recorded_of(world, held) == [(1000, 1000), (500, 1500)]
     settled = await settle(world, held, SettledAs.REFUNDED)
     assert (settled.state, settled.code, settled.left) == (PaymentState.SETTLED, "refund_by_hand", PRICE - 1500)
-    await world.driver.advance(settled.id, look=True)
+    await world.driver.advance(settled.id, ask_gateway=True)
     assert (await payment_of(world, held)).state is PaymentState.SETTLED
     refund_by_hand(world)
     await deliver_all(world)
@@ -246,7 +250,7 @@ async def test_a_gateway_that_forgot_the_payment_reports_no_failure(
 
     monkeypatch.setattr(SandboxGateway, "status", absent)
     monkeypatch.setattr(SandboxGateway, "list_refunds", none)
-    await world.driver.advance((await payment_of(world, held)).id, look=True)
+    await world.driver.advance((await payment_of(world, held)).id, ask_gateway=True)
     assert (await payment_of(world, held)).refunded_elsewhere == 1000
     assert await recorded_of(world, held, FAILED) == []
 
@@ -292,7 +296,9 @@ async def test_an_old_list_does_not_undo_what_a_newer_one_recorded(world: World)
     refund_by_hand(world, 1000)
     await deliver_all(world)
     await world.engine.transact(
-        lambda transaction: apply_refund_report.hear_elsewhere(transaction, found=[], about=before, ids=world.ids)
+        lambda transaction: apply_refund_report.apply_refunds_elsewhere(
+            transaction, found=[], about=before, ids=world.ids
+        )
     )
     payment = await payment_of(world, held)
     assert (payment.refunded_elsewhere, payment.due_at is not None) == (1000, True)
@@ -324,7 +330,7 @@ async def test_control_without_the_version_an_old_list_undoes_it(world: World) -
     now = await world.store.read_dossier((await payment_of(world, held)).id)
     assert now is not None
     await world.engine.transact(
-        lambda transaction: apply_refund_report.hear_elsewhere(transaction, found=[], about=now, ids=world.ids)
+        lambda transaction: apply_refund_report.apply_refunds_elsewhere(transaction, found=[], about=now, ids=world.ids)
     )
     assert (await payment_of(world, held)).refunded_elsewhere == 0
 
@@ -353,7 +359,7 @@ async def test_it_is_noticed_at_stripe_too() -> None:
             letter = do(partial(_last, kind))
             told = gateway.read_callback(*letter)
             assert (told.payment_id is None) == kind.startswith("refund.")
-            assert await world.driver.hear("sandbox", told)
+            assert await world.driver.receive_callback("sandbox", told)
         payment = await payment_of(world, held)
         assert (payment.state, payment.refunded, payment.refunded_elsewhere) == (
             PaymentState.NEEDS_ATTENTION,
@@ -369,5 +375,5 @@ async def test_a_refund_of_another_businesss_charge_is_not_ours(shop: Shop) -> N
     foreign = Callback(
         id="evt_1", kind="refund.created", mode=Mode.LIVE, payment_id=None, gateway_id="pi_9", refund=True
     )
-    assert not await shop.driver.hear("scripted", foreign)
+    assert not await shop.driver.receive_callback("scripted", foreign)
     assert shop.gateway.calls == ["whose pi_9"]

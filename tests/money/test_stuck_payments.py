@@ -21,7 +21,7 @@ from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.errors import InvalidRequest
 from earmark.payments import apply_report
-from earmark.payments.driver import PaymentDriver, Step, next_step
+from earmark.payments.driver import PaymentDriver, PaymentStep, next_step
 from earmark.payments.gateways.stripe.gateway import StripeGateway
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.model import LedgerMove
@@ -122,9 +122,9 @@ async def test_no_create_is_sent_after_twenty_hours_whatever_pins_the_hold(
     later = about.now + timedelta(hours=20)
     pinned = msgspec.structs.replace(about.booking, paying_until=later + timedelta(hours=1))
     late = msgspec.structs.replace(about, now=later, booking=pinned)
-    assert next_step(late, look=False) is Step.STATUS
+    assert next_step(late, ask_gateway=False) is PaymentStep.STATUS
     monkeypatch.setattr(law, "may_resend", lambda *_, **__: True)
-    assert next_step(late, look=False) is Step.AUTHORISE, "the control"
+    assert next_step(late, ask_gateway=False) is PaymentStep.AUTHORISE, "the control"
 
 
 async def without_its_gateway(shop: Shop, *, seconds: int, **how: Any) -> Booking:
@@ -181,7 +181,7 @@ async def test_money_that_comes_after_an_operator_settled_as_nothing_is_refunded
     await shop.hold("A1", buyer="bob")
     shop.driver = PaymentDriver(shop.engine, {"scripted": shop.gateway})
     shop.gateway.says["status"] = CAPTURED
-    await shop.driver.advance((await shop.payment(held)).id, look=True)
+    await shop.driver.advance((await shop.payment(held)).id, ask_gateway=True)
     payment = await shop.payment(held)
     assert (payment.state, payment.refunded) == (PaymentState.REFUNDED, PRICE)
 
@@ -202,7 +202,9 @@ async def test_a_sale_for_which_nothing_was_taken_is_cancelled(shop: Shop) -> No
     about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
     assert about is not None
     nothing = Report(standing=Standing.CAPTURED, gateway_id="pi_1", captured=0)
-    hear = partial(apply_report.hear, report=nothing, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+    hear = partial(
+        apply_report.apply_report, report=nothing, about=about, ids=shop.engine.ids, policy=shop.engine.policy
+    )
     await shop.engine.transact(hear)
     await settle(shop, await shop.payment(paid.booking), SettledAs.NOTHING)
     assert (await shop.booking(paid.booking)).state is State.CANCELLED

@@ -27,7 +27,7 @@ from earmark.api.app import create_app
 from earmark.api.services import Services
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewayDenied
-from earmark.engine.ports.heartbeats import Process, Pulse
+from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.locks import LockBusy, Locks
 from earmark.locks.prometheus import register
 from earmark.observability.metrics.metrics import Metrics
@@ -310,14 +310,14 @@ async def test_a_worker_that_is_gone_is_missed_on_the_page_of_a_server_beside_it
     store = MemoryStore(clock=clock)
     assert await silent_roles(services, store) == set(ROLES), "there is none"
     worker = Process(id=UUID(int=7), host="shop", version="1")
-    await store.beats.tell(worker, [Pulse(role=role, outcome="ok") for role in ROLES])
+    await store.heartbeats.write(worker, [HeartbeatReport(role=role, outcome="ok") for role in ROLES])
     server = Process(id=UUID(int=8), host="shop", version="1")
-    await store.beats.tell(server, [Pulse(role="watchman", outcome="ok")])
+    await store.heartbeats.write(server, [HeartbeatReport(role="watchman", outcome="ok")])
     assert await silent_roles(services, store) == set(), "the control: all are there"
     clock.advance(seconds=121)
     assert await silent_roles(services, store) == set(ROLES), "killed: it said nothing, and its row is old"
-    await store.beats.tell(worker, [Pulse(role=role, outcome="ok") for role in ROLES])
-    await store.beats.leave(worker.id)
+    await store.heartbeats.write(worker, [HeartbeatReport(role=role, outcome="ok") for role in ROLES])
+    await store.heartbeats.leave(worker.id)
     assert await silent_roles(services, store) == set(ROLES), "stopped, and no worker took its place"
 
 

@@ -251,7 +251,7 @@ class PaymentProcess:
 
     def deliver_callback(self, payment: Payment, *, callback_id: str = "evt-1") -> Server:
         """Start to handle a callback."""
-        return self.server._begin(self.driver.hear("bank", a_callback(payment, id=callback_id)))
+        return self.server._begin(self.driver.receive_callback("bank", a_callback(payment, id=callback_id)))
 
     def give_up(self, about: Any) -> Server:
         """Start to give a payment up."""

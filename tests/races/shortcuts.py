@@ -15,7 +15,7 @@ from earmark.domain.journal import Entry, IdempotencyKey
 from earmark.domain.payment import PaymentState
 from earmark.domain.pool import PoolDelta
 from earmark.domain.state_machine import State
-from earmark.engine.ports.store import Changes, Look, Opening
+from earmark.engine.ports.store import Changes, RowsNeeded, TransactionStart
 from earmark.store import sql_files
 from earmark.store.postgres import rows
 
@@ -120,7 +120,7 @@ class _DecidesAgainInPlace(ForwardingTransaction):
 
 
 class _ClaimsAndReadsKeysAtOnce(ForwardingTransaction):
-    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (the port's)
+    async def begin(self, keys: Sequence[IdempotencyKey], look: RowsNeeded | None = None) -> TransactionStart:  # noqa: ARG002 (the port's)
         claims = """
             WITH claimed AS MATERIALIZED (
                 SELECT k.caller, k.key, pg_advisory_xact_lock(earmark_claim(k.caller, k.key))
@@ -130,7 +130,7 @@ class _ClaimsAndReadsKeysAtOnce(ForwardingTransaction):
               FROM claimed c LEFT JOIN journal j ON j.caller = c.caller AND j.key = c.key"""
         found = await self.inner.connection.fetch(claims, self.inner._offset, *rows.columns(keys, width=2))
         remembered = dict(rows.idempotency_record(row) for row in found if row["request_hash"] is not None)
-        return Opening(now=found[0]["now"], remembered=remembered)
+        return TransactionStart(now=found[0]["now"], remembered=remembered)
 
 
 class _LocksAsTheyCame(ForwardingTransaction):

@@ -224,7 +224,7 @@ class StoppableStore(PostgresStore):
         work: Callable[[Transaction], Awaitable[T]],
         *,
         within: float,
-        draft: bool = False,
+        optimistic: bool = False,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
         """Once, step by step, and under locks: what follows when an optimistic write finds a change.
@@ -245,7 +245,7 @@ class StoppableStore(PostgresStore):
 
         if self.retries:
             return await super().transact(
-                stoppable, within=within, draft=draft and self.drafts, lock_seconds=self.lock_seconds
+                stoppable, within=within, optimistic=optimistic and self.drafts, lock_seconds=self.lock_seconds
             )
         return await self._once(stoppable, within=within, lock_seconds=self.lock_seconds)
 
@@ -263,13 +263,13 @@ class Server:
         """Begin one request, as the engine would: decided again if something changed."""
         if isinstance(ask, ChangeEvent):
             return self._begin(self.engine.change(ask))
-        run = partial(self.engine.run, VERBS[type(ask)], draft=True)
-        lane: BatchQueue[Command] = BatchQueue(run, relieve=self.engine.relieve)
-        return self._begin(lane.submit(ask, within=PATIENCE_SECONDS))
+        run = partial(self.engine.run, VERBS[type(ask)], optimistic=True)
+        queue: BatchQueue[Command] = BatchQueue(run, relieve=self.engine.relieve)
+        return self._begin(queue.submit(ask, within=PATIENCE_SECONDS))
 
     def submit_batch(self, *batch: Command) -> Server:
         """Begin one batch, one transaction."""
-        return self._begin(self.engine.run(VERBS[type(batch[0])], lambda: batch, draft=True))
+        return self._begin(self.engine.run(VERBS[type(batch[0])], lambda: batch, optimistic=True))
 
     def sweep(self, sweeper: Any = SWEEPER, **how: int) -> Server:
         """Begin one round of sweeping."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 async def in_one_batch(database: RaceDatabase, asks: Sequence[Hold | Confirm]) -> list[Any]:
     """Queue the commands behind one that is under way, so that they form one batch; their results."""
     server = await database.server("before write")
-    engine = Engine(server.engine.store, ids=IDS, lanes=1)
+    engine = Engine(server.engine.store, ids=IDS, connection_slots=1)
     ahead: Hold | Confirm = a_hold("B9", buyer="eve")
     if isinstance(asks[0], Confirm):
         ahead = a_confirm(await database.held("B9", buyer="eve"))
@@ -97,7 +97,7 @@ async def test_a_request_withdrawn_while_it_waited_never_happens(database: RaceD
     server = await database.server()
     granted(await server.submit(a_hold("A9")).outcome())
     server.stop_at("before write")
-    engine = Engine(server.engine.store, ids=IDS, lanes=1, request_seconds_max=0.5)
+    engine = Engine(server.engine.store, ids=IDS, connection_slots=1, request_seconds_max=0.5)
     ahead, behind = a_hold("A1"), a_hold("A2")
     under_way = asyncio.ensure_future(engine.hold(ahead))
     await server.reached("before write", under_way)

@@ -18,7 +18,7 @@ from earmark.domain.journal import IdempotencyKey
 from earmark.domain.policy import Policy
 from earmark.engine.commands import Decided, Hold
 from earmark.engine.engine import Engine
-from earmark.engine.ports.store import Look
+from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import RowBusy, SetupError, StoreUnavailable
 from earmark.store import sql_files
 from earmark.store.postgres import hosts, session_settings
@@ -113,7 +113,7 @@ async def test_what_a_verb_raises_between_two_calls_costs_no_connection(
     """As when a booking is cancelled whose payment a gateway has: payments are decided under locks."""
 
     async def work(transaction: Any) -> None:
-        await transaction.begin([], Look(bookings=[IDS.booking_id()]))
+        await transaction.begin([], RowsNeeded(bookings=[IDS.booking_id()]))
         assert raised == "needs locks", "our own bug"
         await transaction.lock_payments([IDS.payment_id()])
 
@@ -121,7 +121,7 @@ async def test_what_a_verb_raises_between_two_calls_costs_no_connection(
 
         async def ask(_: int) -> None:
             try:
-                await engine.store.transact(work, within=5, draft=True)
+                await engine.store.transact(work, within=5, optimistic=True)
             except AssertionError:
                 assert raised == "our own bug"
 
@@ -131,7 +131,7 @@ async def test_what_a_verb_raises_between_two_calls_costs_no_connection(
 async def hold_alone(engine: Engine, seat: str, *, within: float = SECONDS) -> Any:
     """One hold, by the fast path."""
     hold = partial(VERBS[Hold], batch=[a_hold(seat, buyer=seat)], context=CONTEXT)
-    (outcome,) = await engine.store.transact(hold, within=within, draft=True)
+    (outcome,) = await engine.store.transact(hold, within=within, optimistic=True)
     return outcome
 
 
@@ -279,17 +279,17 @@ async def test_a_connection_to_a_server_that_takes_no_writes_is_ended(
         await observer.fetchval(f"SELECT count(pg_terminate_backend(pid)) FROM unnest(({PIDS})) AS pid")
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
-                await engine.store.transact(hold, within=5, draft=way == "draft")
+                await engine.store.transact(hold, within=5, optimistic=way == "draft")
         await observer.execute("SET default_transaction_read_only = off")
         await observer.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
-        granted(await soon(engine, hold, draft=way == "draft"))
+        granted(await soon(engine, hold, optimistic=way == "draft"))
 
 
-async def soon(engine: Engine, hold: Any, *, draft: bool) -> Any:
+async def soon(engine: Engine, hold: Any, *, optimistic: bool) -> Any:
     """The outcome, once all connections to the server without writes have ended: a tenth of a second or two."""
     for _ in range(500):
         try:
-            (outcome,) = await engine.store.transact(hold, within=5, draft=draft)
+            (outcome,) = await engine.store.transact(hold, within=5, optimistic=optimistic)
         except StoreUnavailable:
             await asyncio.sleep(0.01)
         else:
@@ -428,7 +428,7 @@ async def test_a_roles_statement_timeout_makes_no_outage_of_a_locked_row(
     """Shorter than the wait for a lock, it would cancel a batch of which most requests need another row."""
     monkeypatch.setattr("earmark.engine.group_commit.LOCK_SECONDS_MAX", 0.3)
     await observer.execute(f"ALTER DATABASE \"{_name(postgres_url)}\" SET statement_timeout = '100ms'")
-    async with opened(postgres_url, lanes=1) as engine:
+    async with opened(postgres_url, connection_slots=1) as engine:
         holds = [a_hold(f"A{n}", buyer=f"buyer-{n}") for n in (1, 2, 3)]
         async with observer.transaction():
             await observer.execute("SELECT FROM seats WHERE id = 'A1' FOR UPDATE")

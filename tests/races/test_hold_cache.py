@@ -179,9 +179,9 @@ async def test_another_caller_learns_nothing_from_the_cache(database: RaceDataba
 async def test_two_requests_for_one_booking_see_each_other(database: RaceDatabase) -> None:
     """In one batch: the second finds its work done, which is looked at."""
     server, held = await holding(database, "A1")
-    engine = Engine(server.store, ids=IDS, lanes=1)
+    engine = Engine(server.store, ids=IDS, connection_slots=1)
     asks = [a_confirm(held), a_confirm(held)]
-    outcomes = await engine.run(confirm, lambda: asks, draft=True)
+    outcomes = await engine.run(confirm, lambda: asks, optimistic=True)
     assert [granted(outcome).version for outcome in outcomes] == [2, 2]
     assert server.store.ran == ["memory", "look"]
     assert not await database.flaws()

@@ -41,7 +41,7 @@ class LossyStore:
         work: Callable[[Transaction], Awaitable[T]],
         *,
         within: float,
-        draft: bool = False,  # noqa: ARG002 (a draft's write is its commit, and cannot be parted from it)
+        optimistic: bool = False,  # noqa: ARG002 (an optimistic write is its commit, and cannot be parted from it)
         lock_seconds: float = 5.0,  # noqa: ARG002 (alone)
     ) -> T:
         """Commit and say nothing, or roll back and say nothing."""
@@ -69,7 +69,7 @@ def lossy(request: pytest.FixtureRequest) -> LossyStore:
 
 @pytest.fixture
 async def engine(lossy: Any) -> Engine:
-    engine = Engine(lossy, ids=IDS, lanes=1)
+    engine = Engine(lossy, ids=IDS, connection_slots=1)
     await engine.create(a_play())
     return engine
 

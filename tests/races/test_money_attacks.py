@@ -46,7 +46,7 @@ async def test_a_report_from_before_the_capture_that_arrives_after_it_changes_no
     late = (await shop.payment_process()).drive(payment)
     await in_time(answering.reached.wait())
     report = await shop.bank.status(order_of(payment))
-    await shop.first.driver._hear(report, await shop.payment_with_refunds(payment))
+    await shop.first.driver._apply_report(report, await shop.payment_with_refunds(payment))
     taken = await (await shop.payment_process()).drive(payment).outcome()
     assert taken.state is PaymentState.CAPTURED
     shop.bank.open_all()
@@ -63,7 +63,7 @@ async def test_a_sale_that_was_cancelled_for_less_than_its_price_refunds_no_more
     shop.bank.refuses["refund"] = GatewaySilent("no answer")
     await shop.database.done(msgspec.structs.replace(a_cancel(sold), refund=back))
     about = await shop.payment_with_refunds(payment)
-    await shop.first.driver._hear(await shop.bank.status(order_of(payment)), about)
+    await shop.first.driver._apply_report(await shop.bank.status(order_of(payment)), about)
     shop.bank.refuses.clear()
     await shop.settle_down()
     assert shop.bank.accounts[payment.id].kept == 1000 - back
@@ -75,10 +75,10 @@ async def test_money_that_is_being_refunded_buys_nothing(shop: Shop) -> None:
     rival = await shop.database.held("A1", buyer="bob")
     shop.bank.refuses["refund"] = GatewaySilent("no answer")
     report = await shop.bank.status(order_of(payment))
-    await shop.first.driver._hear(report, await shop.payment_with_refunds(payment))
+    await shop.first.driver._apply_report(report, await shop.payment_with_refunds(payment))
     assert len(await shop.refunds(payment)) == 1
     await shop.database.done(a_release(rival))
-    await shop.first.driver._hear(report, await shop.payment_with_refunds(payment))
+    await shop.first.driver._apply_report(report, await shop.payment_with_refunds(payment))
     shop.bank.refuses.clear()
     await shop.settle_down()
     assert await shop.database.state(booking) == "expired"
@@ -112,7 +112,7 @@ async def test_a_callback_during_a_drive_is_looked_at_after_it(shop: Shop) -> No
     driving = shop.first.drive(payment)
     await in_time(answering.reached.wait())
     shop.bank.accounts[payment.id].standing = Standing.CAPTURED
-    calling = asyncio.ensure_future(shop.first.driver.hear("bank", a_callback(payment, id="evt-1")))
+    calling = asyncio.ensure_future(shop.first.driver.receive_callback("bank", a_callback(payment, id="evt-1")))
     await until(lambda: shop.database.observer.fetchval("SELECT count(*) FROM callbacks"))
     shop.bank.open_all()
     await driving.outcome()

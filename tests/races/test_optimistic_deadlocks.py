@@ -201,7 +201,7 @@ async def plans_of_an_optimistic_write(url: str, *, tables: str) -> list[dict[st
 
     async def run(*batch: Command) -> list[Any]:
         outcomes: list[Any] = await store.transact(
-            partial(VERBS[type(batch[0])], batch=batch, context=CONTEXT), within=5, draft=True
+            partial(VERBS[type(batch[0])], batch=batch, context=CONTEXT), within=5, optimistic=True
         )
         return outcomes
 

@@ -79,7 +79,7 @@ async def a_batch_whose_answer_is_lost(
 ) -> tuple[Engine, list[Changes], list[Any]]:
     """Four holds form one batch; their write arrives and is kept, and its answer is lost."""
     server = await optimistic_server(database, "before write", url=proxy.url)
-    engine = Engine(server.store, ids=IDS, lanes=1)
+    engine = Engine(server.store, ids=IDS, connection_slots=1)
     heard: list[Changes] = []
     engine.listen(heard.append)
     asks = [a_hold(f"A{n}", buyer=f"buyer-{n}", idempotency=idempotency(f"key-{n}")) for n in range(1, 5)]
@@ -240,7 +240,7 @@ async def test_a_row_that_stays_locked_delays_only_the_optimistic_writes_that_ne
     """The others of the batch are decided without the request that needs the row."""
     server = await optimistic_server(database, "before write")
     server.store.lock_seconds = 0.05
-    engine = Engine(server.store, ids=IDS, lanes=1)
+    engine = Engine(server.store, ids=IDS, connection_slots=1)
     async with in_the_way(database):
         asked = [asyncio.ensure_future(engine.hold(a_hold(f"A{n}", buyer=f"buyer-{n}"))) for n in range(3, 7)]
         await server.reached("before write", asked[0])
@@ -258,7 +258,7 @@ async def test_an_abandoned_optimistic_write_loses_no_connection(database: RaceD
     for n in range(1, 4):
         hold = partial(VERBS[Hold], batch=[a_hold(f"A{n}", idempotency=idempotency(f"key-{n}"))], context=CONTEXT)
         async with in_the_way(database):
-            doing = asyncio.ensure_future(server.store.transact(hold, within=within, draft=True))
+            doing = asyncio.ensure_future(server.store.transact(hold, within=within, optimistic=True))
             await server.waits_for_a_lock(doing)
             if ended_by == "its caller":
                 doing.cancel()

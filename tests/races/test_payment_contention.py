@@ -300,7 +300,10 @@ async def test_a_callback_and_the_answer_of_the_call(processes: TwoProcesses, de
         ask = a_pay(held)
         payment = await opened(processes.one.engine, ask)
         again = a_pay(held, payment_id=ask.payment_id)
-        calls = [processes.other.driver.hear("bank", a_callback(payment, id=f"{number}-{one % 2}")) for one in range(4)]
+        calls = [
+            processes.other.driver.receive_callback("bank", a_callback(payment, id=f"{number}-{one % 2}"))
+            for one in range(4)
+        ]
         await processes.at_once(processes.one.pay(again), *calls)
         await processes.settle_down()
         [payment] = await processes.payments(held)

@@ -66,7 +66,7 @@ async def a_decline_is_reported_again_after_the_next_payment(
     await in_time(answering.reached.wait())
     about = await shop.payment_with_refunds(first)
     report = await shop.bank.status(order_of(about.payment))
-    await in_time(shop.first.driver._hear(report, about))
+    await in_time(shop.first.driver._apply_report(report, about))
     assert await shop.database.state(held) == "held"
     second = await shop.opened(held)
     shop.bank.open_all()

@@ -208,8 +208,8 @@ async def test_behind_a_pooler_one_of_five_hundred_gets_the_seat(
 
 async def alone(engine: Engine, ask: Hold) -> Any:
     """In a transaction of its own: in the engine's queue they would form a batch."""
-    lane: BatchQueue[Hold] = BatchQueue(partial(engine.run, VERBS[Hold]), relieve=engine.relieve)
-    return await lane.submit(ask, within=PATIENCE_SECONDS)
+    queue: BatchQueue[Hold] = BatchQueue(partial(engine.run, VERBS[Hold]), relieve=engine.relieve)
+    return await queue.submit(ask, within=PATIENCE_SECONDS)
 
 
 async def test_behind_a_pooler_claims_in_opposite_order_never_deadlock(

@@ -16,7 +16,7 @@ from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.mode import Mode
 from earmark.engine.commands import ChangeEvent, Decided, KeyedRequest, Replayed
-from earmark.engine.ports.store import Look
+from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import IdempotencyMismatch, LimitExceeded, PoolExhausted, SaleClosed, SeatsTaken
 from earmark.store.postgres import seat_cache as module
 from earmark.store.postgres.seat_cache import SeatCache
@@ -389,8 +389,8 @@ def an_event(name: str = "play") -> Event:
     return Event(id=EventId(name), name="Play", currency="EUR", mode=Mode.LIVE, created_at=NOW)
 
 
-def looking_for(seat: str, event: str = "play") -> Look:
-    return Look(events=[EventId(event)], seats=[SeatRef(EventId(event), SeatId(seat))])
+def looking_for(seat: str, event: str = "play") -> RowsNeeded:
+    return RowsNeeded(events=[EventId(event)], seats=[SeatRef(EventId(event), SeatId(seat))])
 
 
 def knows(recall: SeatCache, seat: str, event: str = "play") -> bool:

@@ -125,8 +125,8 @@ def quick_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("earmark.engine.engine.LOOKUP_SECONDS", 0.01)
 
 
-@pytest.mark.parametrize("draft", [True, False])
-async def test_commits_that_hang_leave_few_backends(standby_url: str, observer: Observer, *, draft: bool) -> None:
+@pytest.mark.parametrize("optimistic", [True, False])
+async def test_commits_that_hang_leave_few_backends(standby_url: str, observer: Observer, *, optimistic: bool) -> None:
     """They are not ended by cutting their connections, so they count; once the standby is back, sales continue."""
     async with opened(standby_url) as engine:
         await observer.lose_standby()
@@ -134,7 +134,7 @@ async def test_commits_that_hang_leave_few_backends(standby_url: str, observer: 
         for seat in SEATS:
             hold = partial(VERBS[Hold], batch=[a_hold(seat, buyer=seat)], context=CONTEXT)
             with pytest.raises(Outage):
-                await engine.store.transact(hold, within=SECONDS, draft=draft)
+                await engine.store.transact(hold, within=SECONDS, optimistic=optimistic)
             most = max(most, await observer.connection.fetchval(BACKENDS))
         assert most <= CONNECTIONS_MAX + SPARE
         assert await engine.store.read_event(a_hold().event_id) is not None
@@ -143,7 +143,7 @@ async def test_commits_that_hang_leave_few_backends(standby_url: str, observer: 
 
         async def is_granted() -> bool:
             try:
-                granted((await engine.store.transact(hold, within=5, draft=draft))[0])
+                granted((await engine.store.transact(hold, within=5, optimistic=optimistic))[0])
             except StoreUnavailable:
                 return False
             return True
@@ -176,9 +176,9 @@ async def test_a_server_whose_commits_hang_is_not_ready(
         await until(is_ready)
 
 
-@pytest.mark.parametrize("draft", [True, False])
+@pytest.mark.parametrize("optimistic", [True, False])
 async def test_a_cancelled_wait_for_the_standby_leaves_the_outcome_unknown(
-    standby_url: str, observer: Observer, monkeypatch: pytest.MonkeyPatch, *, draft: bool
+    standby_url: str, observer: Observer, monkeypatch: pytest.MonkeyPatch, *, optimistic: bool
 ) -> None:
     """PostgreSQL reports success, with a warning: one machine alone has it, and to find it there proves nothing."""
     monkeypatch.setattr("earmark.store.postgres.store.STANDBY_SECONDS", SECONDS, raising=False)
@@ -186,7 +186,7 @@ async def test_a_cancelled_wait_for_the_standby_leaves_the_outcome_unknown(
         engine._transaction_seconds_max = 5
         ask = a_hold("A1", idempotency=idempotency())
         await observer.lose_standby()
-        asked = asyncio.ensure_future(engine.run(VERBS[Hold], lambda: [ask], draft=draft))
+        asked = asyncio.ensure_future(engine.run(VERBS[Hold], lambda: [ask], optimistic=optimistic))
         await until(observer.waiting)
         await observer.connection.execute("SELECT pg_cancel_backend($1)", await observer.waiting())
         with pytest.raises(OutcomeUnknown):
@@ -206,7 +206,7 @@ async def test_a_commit_that_reached_the_standby_after_all_is_found(
         engine._transaction_seconds_max = 5
         ask = a_hold("A1")
         await observer.lose_standby()
-        asked = asyncio.ensure_future(engine.run(VERBS[Hold], lambda: [ask], draft=True))
+        asked = asyncio.ensure_future(engine.run(VERBS[Hold], lambda: [ask], optimistic=True))
         await until(observer.waiting)
         first = await observer.waiting()
         await observer.connection.execute("SELECT pg_cancel_backend($1)", first)
@@ -242,13 +242,13 @@ async def replay(engine: Engine, path: str) -> Any:
     assert ask.idempotency is not None
     match path:
         case "a batch without locks":
-            return (await engine.run(VERBS[Hold], lambda: [ask], draft=True))[0]
+            return (await engine.run(VERBS[Hold], lambda: [ask], optimistic=True))[0]
         case "a batch under locks":
             return (await engine.run(VERBS[Hold], lambda: [ask]))[0]
         case "a hold that admission turned away":
             return await engine._hold_admitted(ask, Refusing(), within=10)
         case _:
-            return await engine.recall(IdempotencyKey(*ask.idempotency.key))
+            return await engine.look_up_key(IdempotencyKey(*ask.idempotency.key))
 
 
 @pytest.mark.parametrize(

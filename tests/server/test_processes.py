@@ -133,7 +133,7 @@ def test_several_workers_need_a_database_for_several(database: str, why: str) ->
 
 def test_the_settings_of_a_process_are_those_of_its_parent() -> None:
     """They are passed as JSON, and nothing is lost."""
-    settings = Settings(processes=4, admin_key="ek_test_0123456789abcdef", guests=True, line_seconds_max=0.5)
+    settings = Settings(processes=4, admin_key="ek_test_0123456789abcdef", guests=True, queue_seconds_max=0.5)
     assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
 
 

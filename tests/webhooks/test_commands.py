@@ -12,7 +12,7 @@ from tests.webhooks.conftest import PLAY, hold, relay, subscribe
 
 from earmark.cli import main
 from earmark.domain.webhook import DeliveryState
-from earmark.engine.ports.webhooks import Health, Outcome
+from earmark.engine.ports.webhooks import DeliveryResult, WebhookHealth
 from earmark.library import Earmark
 from earmark.uuids import new_webhook_id
 
@@ -55,7 +55,7 @@ async def disabled_webhook(url: str) -> Webhook:
         asked: dict[str, Any] = {"busy": (), "webhooks": 9, "each": 9, "failing": False, "lease_seconds": 60}
         (errand,) = await store.webhooks.claim(**asked)
         failed = [
-            Outcome(
+            DeliveryResult(
                 delivery_id=one.id,
                 attempt=1,
                 state=DeliveryState.FAILED,
@@ -65,7 +65,7 @@ async def disabled_webhook(url: str) -> Webhook:
             )
             for one in errand.deliveries[1:]
         ]
-        gone = Health(ok=False, failed_at=datetime.now(UTC), disabled_because="no answer")
+        gone = WebhookHealth(ok=False, failed_at=datetime.now(UTC), disabled_because="no answer")
         await store.webhooks.record(webhook.id, failed, gone)
         return webhook
 

@@ -14,7 +14,7 @@ from tests.webhooks.conftest import again, now_of, subscribe
 from earmark.api.app import create_app
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.mode import Mode
-from earmark.engine.ports.webhooks import AlreadyDone, Deed
+from earmark.engine.ports.webhooks import AlreadyDone, WebhookChange
 from earmark.uuids import new_webhook_id
 from earmark.webhooks.sender import new_secret
 from earmark.workers.janitor import KEYS_SECONDS, Janitor
@@ -40,9 +40,9 @@ async def count(client: httpx2.AsyncClient) -> int:
     return len((await client.get("/v1/webhooks")).json()["webhooks"])
 
 
-async def deed_about(store: Store, webhook: Webhook, *, key: str = "k", **fields: Any) -> Deed:
+async def deed_about(store: Store, webhook: Webhook, *, key: str = "k", **fields: Any) -> WebhookChange:
     usual = {"request_hash": b"r" * 32, "webhook_id": webhook.id, "status": 200, "done_at": await now_of(store)}
-    return Deed(key=IdempotencyKey("shop", key), **usual | fields)
+    return WebhookChange(key=IdempotencyKey("shop", key), **usual | fields)
 
 
 async def test_a_webhook_is_made_once_for_one_key(shop: httpx2.AsyncClient) -> None:
@@ -155,9 +155,9 @@ async def test_a_key_is_recorded_with_its_effect_or_not_at_all(store: Store) -> 
     stale = msgspec.structs.replace(webhook, version=webhook.version + 2)
     assert not await store.webhooks.make(fresh, limit=1, deed=deed)
     assert not await store.webhooks.save(stale, deed=deed)
-    assert await store.webhooks.recall(deed.key) is None
+    assert await store.webhooks.look_up_key(deed.key) is None
     assert await store.webhooks.save(msgspec.structs.replace(webhook, version=2), deed=deed)
-    assert await store.webhooks.recall(deed.key) == deed
+    assert await store.webhooks.look_up_key(deed.key) == deed
     for work in (
         store.webhooks.make(fresh, limit=9, deed=deed),
         store.webhooks.save(msgspec.structs.replace(webhook, version=3), deed=deed),
@@ -169,7 +169,7 @@ async def test_a_key_is_recorded_with_its_effect_or_not_at_all(store: Store) -> 
         raise AssertionError("it was done twice")
     assert (await again(store, webhook)).version == 2
     assert await store.webhooks.read(fresh.id) is None
-    assert await store.webhooks.recall(IdempotencyKey("another", deed.key.key)) is None
+    assert await store.webhooks.look_up_key(IdempotencyKey("another", deed.key.key)) is None
 
 
 async def test_the_janitor_removes_such_records_with_the_keys(store: Store, clock: MovableClock) -> None:
@@ -183,7 +183,7 @@ async def test_the_janitor_removes_such_records_with_the_keys(store: Store, cloc
     janitor = Janitor(store, clock=clock, batch_size_max=2)
     cleared, more = await janitor.tidy()
     assert (cleared["keys"], more) == (2, True)
-    left = [await store.webhooks.recall(IdempotencyKey("shop", f"k{number}")) for number in range(1, 4)]
+    left = [await store.webhooks.look_up_key(IdempotencyKey("shop", f"k{number}")) for number in range(1, 4)]
     assert [deed is None for deed in left] == [True, True, False]
     clock.advance(10)
     assert (await janitor.tidy())[0]["keys"] == 1

@@ -46,7 +46,7 @@ def test_every_move_has_a_type() -> None:
 def test_every_other_verb_of_the_journal_has_a_type_or_is_not_published() -> None:
     """As the verbs that write entries without a booking's move name them."""
     source = "".join(path.read_text() for path in Path(earmark.engine.__path__[0]).rglob("*.py"))
-    told = set(re.findall(r'tell_of_event\(\s*"(\w+)"', source))
+    told = set(re.findall(r'record_event\(\s*"(\w+)"', source))
     assert told == set(BY_VERB) - {pending_writes.REPEAT}
     assert NOTE == pending_writes.PAYMENT
     assert BY_VERB[pending_writes.REPEAT] is None

@@ -15,7 +15,7 @@ from earmark.domain.mode import Mode
 from earmark.domain.webhook import DeliveryState
 from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START
-from earmark.engine.ports.webhooks import Health, Outcome
+from earmark.engine.ports.webhooks import DeliveryResult, WebhookHealth
 from earmark.library import Earmark
 from earmark.store import sql_files
 from earmark.uuids import new_delivery_id, new_webhook_id
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.webhook import Delivery, Webhook
     from earmark.engine.ports.store import Store
-    from earmark.engine.ports.webhooks import Errand
+    from earmark.engine.ports.webhooks import DeliveryLease
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 
@@ -32,19 +32,19 @@ URL = "https://shop.example/hook"
 LEASE_SECONDS = 60.0
 
 
-async def claim(store: Store, **asked: Any) -> list[Errand]:
+async def claim(store: Store, **asked: Any) -> list[DeliveryLease]:
     usual: dict[str, Any] = {"busy": (), "webhooks": 10, "each": 10, "failing": False, "lease_seconds": LEASE_SECONDS}
     return await store.webhooks.claim(**usual | asked)
 
 
-def outcome(delivery: Delivery, state: DeliveryState, **fields: Any) -> Outcome:
+def outcome(delivery: Delivery, state: DeliveryState, **fields: Any) -> DeliveryResult:
     usual: dict[str, Any] = {
         "delivery_id": delivery.id,
         "attempt": delivery.attempts,
         "due_at": delivery.due_at,
         "took_ms": 3,
     }
-    return Outcome(state=state, **usual | fields)
+    return DeliveryResult(state=state, **usual | fields)
 
 
 async def test_what_is_numbered_is_queued_once_for_each_webhook_that_wants_it(shop: Earmark, store: Store) -> None:
@@ -186,7 +186,7 @@ async def test_a_webhook_that_fails_waits_and_is_claimed_apart(
     await relay(store)
     (errand,) = await claim(store)
     (delivery,) = errand.deliveries
-    failed = Health(ok=False, failed_at=errand.now, resting_until=errand.now + timedelta(seconds=300))
+    failed = WebhookHealth(ok=False, failed_at=errand.now, resting_until=errand.now + timedelta(seconds=300))
     await store.webhooks.record(webhook.id, [outcome(delivery, DeliveryState.PENDING, error="no")], failed)
     assert (await again(store, webhook)).failing_since == errand.now
     clock.advance(LEASE_SECONDS + 1)
@@ -194,15 +194,15 @@ async def test_a_webhook_that_fails_waits_and_is_claimed_apart(
     clock.advance(300)
     (probe,) = await claim(store, failing=True)
     earlier = errand.now - timedelta(seconds=1)
-    ends = Health(ok=False, failed_at=probe.now, disabled_because="no answer", unless_well_since=earlier)
+    ends = WebhookHealth(ok=False, failed_at=probe.now, disabled_because="no answer", unless_well_since=earlier)
     assert not await store.webhooks.record(webhook.id, [outcome(probe.deliveries[0], DeliveryState.PENDING)], ends)
     known = await again(store, webhook)
     assert (known.disabled_at, known.failing_since) == (None, errand.now), "it has failed since, not since before"
-    well = Health(ok=True, failed_at=probe.now)
+    well = WebhookHealth(ok=True, failed_at=probe.now)
     await store.webhooks.record(webhook.id, [outcome(probe.deliveries[0], DeliveryState.DELIVERED)], well)
     known = await again(store, webhook)
     assert (known.failing_since, known.resting_until) == (None, None)
-    gone = Health(ok=False, failed_at=probe.now, disabled_because="no answer", unless_well_since=probe.now)
+    gone = WebhookHealth(ok=False, failed_at=probe.now, disabled_because="no answer", unless_well_since=probe.now)
     assert await store.webhooks.record(webhook.id, [outcome(probe.deliveries[0], DeliveryState.PENDING)], gone)
     assert (await again(store, webhook)).disabled_because == "no answer"
 

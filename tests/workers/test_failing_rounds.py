@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking as Row
-    from earmark.engine.ports.heartbeats import Beat
+    from earmark.engine.ports.heartbeats import HeartbeatRow
     from earmark.library import Earmark
 
 SLEEP = loop._sleep
@@ -52,7 +52,7 @@ class Rounds:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: MemoryStore, *, until: int) -> None:
         self.pauses: list[float] = []
-        self.heartbeat = Heartbeat(store.beats, interval_seconds=1000.0, host="shop-1")
+        self.heartbeat = Heartbeat(store.heartbeats, interval_seconds=1000.0, host="shop-1")
         self._store = store
         self._stop = asyncio.Event()
         self._until = until
@@ -64,11 +64,11 @@ class Rounds:
             stop.set()
         await SLEEP(0.0, stop)
 
-    async def run(self, worker: Any) -> Beat:
+    async def run(self, worker: Any) -> HeartbeatRow:
         """The worker's heartbeat after the last round."""
         await asyncio.wait_for(loop.run([worker], self._stop, heartbeat=self.heartbeat), timeout=60)
         await self.heartbeat._tell()
-        beats = (await self._store.beats.read(limit=10)).beats
+        beats = (await self._store.heartbeats.read(limit=10)).heartbeats
         return next(beat for beat in beats if beat.process_id == self.heartbeat.process.id)
 
 
@@ -99,7 +99,7 @@ async def test_a_heartbeat_says_why_a_worker_fails_and_since_when(
     """The first failure counts, however many follow; a good round ends it."""
     down = StoreUnavailable(because="the cable was cut, password=hunter22")
     answers: list[Exception | None] = [down, down, down, None]
-    seen: list[Beat] = []
+    seen: list[HeartbeatRow] = []
     store: Any = earmark.engine.store
 
     class Flaky:
@@ -107,7 +107,7 @@ async def test_a_heartbeat_says_why_a_worker_fails_and_since_when(
 
         async def act(self) -> float:
             await rounds.heartbeat._tell()
-            seen.extend((await store.beats.read(limit=10)).beats)
+            seen.extend((await store.heartbeats.read(limit=10)).heartbeats)
             if failure := answers.pop(0):
                 raise failure
             return 1.0
@@ -165,13 +165,13 @@ async def test_a_round_that_does_not_end_is_reported_as_stalled(clock: MovableCl
                 await may_end.wait()
             return 0.001
 
-    heartbeat = Heartbeat(store.beats, interval_seconds=0.005, stalled_seconds=0.05)
+    heartbeat = Heartbeat(store.heartbeats, interval_seconds=0.005, stalled_seconds=0.05)
     running = asyncio.create_task(loop.run([Hanging()], stop, heartbeat=heartbeat))
 
-    async def heartbeat_with(code: str) -> Beat:
+    async def heartbeat_with(code: str) -> HeartbeatRow:
         async with asyncio.timeout(30):
             while True:
-                beats = (await store.beats.read(limit=10)).beats
+                beats = (await store.heartbeats.read(limit=10)).heartbeats
                 if beats and beats[0].code == code:
                     return beats[0]
                 await asyncio.sleep(0.001)
@@ -254,7 +254,7 @@ async def test_a_chore_that_fails_does_not_keep_the_janitor_from_the_others(
         return 0
 
     monkeypatch.setattr(store.upkeep, "forget_keys", broken)
-    monkeypatch.setattr(store.beats, "clear", clear)
+    monkeypatch.setattr(store.heartbeats, "clear", clear)
     monkeypatch.setattr(store.webhooks, "prune", prune)
     rounds = Rounds(monkeypatch, store, until=3)
     beat = await rounds.run(Janitor(store))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
-    from earmark.engine.ports.heartbeats import Roll
+    from earmark.engine.ports.heartbeats import HeartbeatList
     from earmark.engine.ports.store import Store
 
 
@@ -38,10 +38,10 @@ class Busy:
         return 0.01
 
 
-async def heartbeats_when(store: Store, so: Callable[[Roll], bool]) -> Roll:
+async def heartbeats_when(store: Store, so: Callable[[HeartbeatList], bool]) -> HeartbeatList:
     """Wait for the fact."""
     for _ in range(3000):
-        roll = await store.beats.read(limit=10)
+        roll = await store.heartbeats.read(limit=10)
         if so(roll):
             return roll
         await asyncio.sleep(0.01)
@@ -51,28 +51,28 @@ async def heartbeats_when(store: Store, so: Callable[[Roll], bool]) -> Roll:
 async def test_a_running_worker_has_a_heartbeat_and_removes_it_at_its_end(clock: MovableClock) -> None:
     """Its rounds, how the last one went, and nothing any more once it has stopped politely."""
     store, stop, worker = MemoryStore(clock=clock), asyncio.Event(), Busy()
-    heartbeat = Heartbeat(store.beats, interval_seconds=0.01, host="shop-1")
+    heartbeat = Heartbeat(store.heartbeats, interval_seconds=0.01, host="shop-1")
     running = asyncio.create_task(loop.run([worker], stop, heartbeat=heartbeat))
-    roll = await heartbeats_when(store, lambda roll: any(beat.rounds > 3 for beat in roll.beats))
-    (beat,) = roll.beats
+    roll = await heartbeats_when(store, lambda roll: any(beat.rounds > 3 for beat in roll.heartbeats))
+    (beat,) = roll.heartbeats
     assert (beat.role, beat.host, beat.outcome, beat.process_id) == ("busy", "shop-1", "ok", heartbeat.process.id)
     worker.broken = StoreUnavailable(because="the cable was cut")
-    await heartbeats_when(store, lambda roll: roll.beats[0].code == "unavailable")
+    await heartbeats_when(store, lambda roll: roll.heartbeats[0].code == "unavailable")
     worker.broken = ValueError("a bug")
-    await heartbeats_when(store, lambda roll: roll.beats[0].code == "internal")
+    await heartbeats_when(store, lambda roll: roll.heartbeats[0].code == "internal")
     stop.set()
     await asyncio.wait_for(running, timeout=60)
-    assert (await store.beats.read(limit=10)).beats == []
+    assert (await store.heartbeats.read(limit=10)).heartbeats == []
 
 
 async def test_a_process_without_workers_has_a_heartbeat_too(clock: MovableClock) -> None:
     """A server whose workers are elsewhere."""
     store, stop = MemoryStore(clock=clock), asyncio.Event()
-    heartbeat = Heartbeat(store.beats, interval_seconds=0.01)
+    heartbeat = Heartbeat(store.heartbeats, interval_seconds=0.01)
     heartbeat.takes("server", outcome="ok")
     running = asyncio.create_task(loop.run([], stop, heartbeat=heartbeat))
-    roll = await heartbeats_when(store, lambda roll: bool(roll.beats))
-    assert [(beat.role, beat.outcome) for beat in roll.beats] == [("server", "ok")]
+    roll = await heartbeats_when(store, lambda roll: bool(roll.heartbeats))
+    assert [(beat.role, beat.outcome) for beat in roll.heartbeats] == [("server", "ok")]
     stop.set()
     await asyncio.wait_for(running, timeout=60)
 
@@ -82,7 +82,7 @@ async def test_a_silent_store_stops_no_worker() -> None:
     stop, told = asyncio.Event(), 0
 
     class Silent:
-        async def tell(self, *_: object) -> None:
+        async def write(self, *_: object) -> None:
             nonlocal told
             told += 1
             if told > 2:
@@ -111,11 +111,11 @@ async def test_a_server_has_a_heartbeat_while_it_runs_and_none_when_it_has_stopp
     store = await databases.open_store(url)
     try:
         await heartbeats_when(
-            store, lambda roll: {beat.role for beat in roll.beats if beat.outcome == "ok"} == {*ROLES, "server"}
+            store, lambda roll: {beat.role for beat in roll.heartbeats if beat.outcome == "ok"} == {*ROLES, "server"}
         )
     finally:
         process.terminate()
         code = await asyncio.wait_for(process.wait(), timeout=60)
-        left = await store.beats.read(limit=10)
+        left = await store.heartbeats.read(limit=10)
         await store.close()
-    assert (code, left.beats) == (0, [])
+    assert (code, left.heartbeats) == (0, [])

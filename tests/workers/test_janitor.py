@@ -15,9 +15,9 @@ from earmark.domain.journal import IdempotencyKey
 from earmark.domain.mode import Mode
 from earmark.domain.webhook import DeliveryState, Webhook
 from earmark.engine.commands import Actor, Hold, KeyedRequest
-from earmark.engine.ports.heartbeats import Process, Pulse
+from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.engine.ports.outbox import START
-from earmark.engine.ports.webhooks import Outcome
+from earmark.engine.ports.webhooks import DeliveryResult
 from earmark.testing import open_in_memory
 from earmark.uuids import new_webhook_id
 from earmark.webhooks.sender import new_secret
@@ -55,13 +55,13 @@ async def test_it_clears_expired_keys_and_heartbeats(clock: MovableClock) -> Non
         await keyed(shop, "A1", "A2", "A3", "A4")
         store = shop.engine.store
         process = Process(id=UUID(int=1), host="h", version="1")
-        await store.beats.tell(process, [Pulse(role="relay", outcome="ok")])
+        await store.heartbeats.write(process, [HeartbeatReport(role="relay", outcome="ok")])
         janitor = Janitor(store, batch_size_max=3, interval_seconds_max=1000)
         assert await janitor.act() >= 800
         clock.advance(max(DAY, BEATS_SECONDS))
         await keyed(shop, "A5")
         assert await janitor.act() < 800
-        assert (await store.beats.read(limit=1)).beats == []
+        assert (await store.heartbeats.read(limit=1)).heartbeats == []
         assert (await janitor.tidy()) == (
             {"keys": 2, "beats": 0, "deliveries": 0, "payment_keys": 0, "payers": 0},
             False,
@@ -88,7 +88,9 @@ async def test_it_clears_deliveries_that_ended_and_keeps_what_waits(clock: Movab
         assert numbered.count == 3
         (errand,) = await store.webhooks.claim(busy=(), webhooks=1, each=1, failing=False, lease_seconds=60)
         (sent,) = errand.deliveries
-        told = Outcome(delivery_id=sent.id, attempt=sent.attempts, state=DeliveryState.DELIVERED, due_at=sent.due_at)
+        told = DeliveryResult(
+            delivery_id=sent.id, attempt=sent.attempts, state=DeliveryState.DELIVERED, due_at=sent.due_at
+        )
         await store.webhooks.record(webhook.id, [told], None)
         janitor = Janitor(store, clock=clock, deliveries_seconds=config.Settings().webhook_log_seconds)
         clock.advance(config.Settings().webhook_log_seconds - 1)

@@ -220,7 +220,7 @@ async def test_a_queue_that_voids_what_it_gives_up_hangs_with_the_other_gateway(
     """The control: with the whole drive, the calls to the gateway that hangs take the turns of the other's queue."""
 
     async def whole(_: str, payment_id: PaymentId) -> None:
-        await shop.driver.advance(payment_id, look=True)
+        await shop.driver.advance(payment_id, ask_gateway=True)
 
     monkeypatch.setattr(shop.driver, "_advance_claimed", whole)
     _, round_ = await given_up_after_an_hour(shop, clock)
@@ -243,7 +243,7 @@ async def silent_and_settled_elsewhere(shop: TwoGateways, clock: MovableClock) -
         await asyncio.wait(shop.driver._driving.values())
     elsewhere = PaymentDriver(shop.engine, {"scripted": ScriptedGateway(status=CAPTURED, authorise=CAPTURED)})
     for payment in payments:
-        await elsewhere.advance(payment, look=True)
+        await elsewhere.advance(payment, ask_gateway=True)
     assert await shop.states(payments) == {PaymentState.CAPTURED}
     return reconciler
 

@@ -170,10 +170,10 @@ def _sandbox_page(services: Services) -> list[Route]:
     async def acted(intent: BankIntent) -> None:
         payment_id = payment_id_of(intent.payment_id or "")
         if payment_id is not None:
-            payment = await services.payments.driver.advance(payment_id, look=True)
+            payment = await services.payments.driver.advance(payment_id, ask_gateway=True)
             if payment is not None and payment.state is PaymentState.REQUIRES_ACTION:
                 # A drive was under way that had looked before the buyer acted.
-                await services.payments.driver.advance(payment_id, look=True)
+                await services.payments.driver.advance(payment_id, ask_gateway=True)
 
     return three_d_secure_page.routes(gateway.sandbox, acted=acted, body_seconds_max=services.body_timeout.seconds)
 

@@ -79,7 +79,7 @@ class EndpointApp:
         self._endpoint = endpoint
         self._services = services
         self._decoder = BodyDecoder(endpoint.body) if endpoint.body else None
-        self._queue = services.engine.lines.get(endpoint.name)
+        self._queue = services.engine.queues.get(endpoint.name)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Reject it or handle it, record the outcome, send the response."""

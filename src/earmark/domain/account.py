@@ -1,11 +1,11 @@
-"""An account: money that somebody has with the shop, such as credit or a gift card, and the entries that made it so.
+"""An account: money that a customer has with the shop, such as credit or a gift card, and the entries that made it so.
 
     credited ──► balance ──► set aside for a payment ──► taken ──► given back
                                         └──► let go
 
 An account has an id, which payments keep, and a code, which buyers pay with and which is kept as a digest alone.
 An account is its last entry: every entry says by how much it changed the balance and what is set aside of it, and what
-both are since. What is set aside is still in the balance and can be spent by nobody else.
+both are since. What is set aside is still in the balance and cannot be spent by another payment.
 Nothing here changes anything; each function returns what would then be so.
 """
 
@@ -57,7 +57,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of an account's story. Kind and id together are there once, over all accounts."""
+    """One change of an account. Kind and id together are unique over all accounts."""
 
     account_id: str
     number: int

@@ -1,7 +1,7 @@
-"""Best available: which seats to offer to somebody who names a number and not the seats.
+"""Best available: which seats to offer to a buyer who names a number and not the seats.
 
 Pure and deterministic: the same seats and the same wishes have the same answer. Nothing is decided by it; a hold
-decides, and whoever finds the seats gone chooses again.
+decides, and a request that finds the seats gone chooses again.
 
 Seats are best side by side in one row; then where no single seat is left over beside them, for a single seat is hard
 to sell; then near the front; then where pairs can still fill what is left of the row; then near its middle.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.domain.seat import Seat
 
 AISLE = 1.5
-"""A distance of so many of the row's smallest steps is an aisle: nobody sits side by side across it."""
+"""A distance of so many of the row's smallest steps is an aisle: seats across it are not side by side."""
 
 _LAST_NUMBER = re.compile(r"^(.*?)(\d{1,9})\D*$", re.DOTALL)
 _PARTS = re.compile(r"(\d+)")
@@ -41,7 +41,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """Side by side or not at all."""
 
     def fits(self, seat: Seat) -> bool:
-        """Whether it asks for such a seat."""
+        """Whether this seat is of the wished kind."""
         return (
             (self.section is None or seat.section == self.section)
             and (self.category is None or seat.category == self.category)
@@ -66,10 +66,10 @@ def allocate(
     The search is made once for all wishes: each kind of wish looks at every seat once, whatever their number.
     """
     rows = [(row, _aisles(row)) for row in _rows(seats)]
-    left = _Free(rows, frozenset(free) - frozenset(offered))
+    left = _FreeRuns(rows, frozenset(free) - frozenset(offered))
     chosen = [_take(left, wish) for wish in wishes]
     # What may be free again is only asked where a wish gets nothing.
-    at_most = _Free(rows, frozenset(free) if None in chosen else frozenset())
+    at_most = _FreeRuns(rows, frozenset(free) if None in chosen else frozenset())
     return [
         Offer(seats, later=seats is None and _enough(at_most, wish)) for seats, wish in zip(chosen, wishes, strict=True)
     ]
@@ -97,7 +97,7 @@ INDEXES_MAX = 16
 """How many orders of runs are kept: each may have an entry for every other seat."""
 
 
-class _Free:
+class _FreeRuns:
     """All free seats, as runs. What was looked for once is kept in order and brought up to date as seats go."""
 
     def __init__(self, rows: Sequence[tuple[Sequence[Seat], Sequence[bool]]], free: frozenset[SeatId]) -> None:
@@ -144,9 +144,9 @@ class _Free:
         return [seat.id for seat in given]
 
     def _kind(self, wish: Wish) -> Wish:
-        """What a wish asks for, without how many: wishes of one kind share their search.
+        """The kind of a wish, without its count: wishes of one kind share their search.
 
-        Between two prices of the house, every price is the lower one: so there are not more kinds than the house has.
+        Between two prices of the event, every price is the lower one: so there are no more kinds than prices.
         """
         price = wish.price_max
         if price is not None and self._prices:
@@ -229,7 +229,7 @@ def _starts(first: int, last: int, middle: int) -> Iterable[int]:
     return sorted({start for one in ranges for start in one if first <= start <= last})
 
 
-def _take(free: _Free, wish: Wish) -> tuple[SeatId, ...] | None:
+def _take(free: _FreeRuns, wish: Wish) -> tuple[SeatId, ...] | None:
     """Together if there is a way; else, if that will do, in as few and as large groups as there are."""
     if best := free.best(wish, wish.count):
         return tuple(free.give(*best))
@@ -244,7 +244,7 @@ def _take(free: _Free, wish: Wish) -> tuple[SeatId, ...] | None:
     return tuple(taken)
 
 
-def _enough(free: _Free, wish: Wish) -> bool:
+def _enough(free: _FreeRuns, wish: Wish) -> bool:
     return free.longest(wish) >= wish.count if wish.together else free.count(wish) >= wish.count
 
 
@@ -258,20 +258,20 @@ def _odd(run: _Run, start: int, size: int) -> int:
     return (start - run.first) % 2 + (run.end - start - size) % 2
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     """Where a seat stands, as far as it says so; else as its name says it (`B12` is the twelfth of row B)."""
 
     row: str
     number: int | None
 
 
-def _place(seat: Seat) -> _Place:
+def _place(seat: Seat) -> _Position:
     if seat.row is not None and seat.number is not None:
-        return _Place(seat.row, seat.number)
+        return _Position(seat.row, seat.number)
     named = _LAST_NUMBER.match(seat.id)
     row = seat.row if seat.row is not None else (named[1] if named else seat.id)
     number = seat.number if seat.number is not None else (int(named[2]) if named else None)
-    return _Place(row, number)
+    return _Position(row, number)
 
 
 def _rows(seats: Iterable[Seat]) -> list[list[Seat]]:

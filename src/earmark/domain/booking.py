@@ -30,7 +30,7 @@ GAIN_SECONDS_MIN = 1
 class SeatLine(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One seat in a booking, at the price it was held for, with the names that the event's plan gives it.
 
-    A seat's names never change, so a booking keeps them: reading one asks for no plan. Bookings of older releases, and
+    A seat's names never change, so a booking keeps them: reading one needs no plan. Bookings of older releases, and
     seats that have only an id, are kept without.
     """
 
@@ -182,7 +182,7 @@ def pay_nothing(booking: Booking, *, now: datetime) -> Booking:
     return msgspec.structs.replace(_moved(booking, Verb.PAY, State.CONFIRMED), confirmed_at=now)
 
 
-def settle(booking: Booking, *, payment_id: str, method: str, now: datetime) -> Booking:
+def confirm_paid(booking: Booking, *, payment_id: str, method: str, now: datetime) -> Booking:
     """The money is there: a booking that waited for it, or that ran out and is still free, is sold."""
     moved = _moved(booking, Verb.CONFIRM, State.CONFIRMED)
     paid = {"payment_id": payment_id, "payment_method": method, "confirmed_at": now}
@@ -205,7 +205,7 @@ def lapse(booking: Booking, *, now: datetime) -> Booking:
 
 
 def noted(booking: Booking, *, paying_until: datetime | None = None) -> Booking:
-    """The same, one version on: something about its money was told."""
+    """The same booking, one version on: something about its money was recorded."""
     until = paying_until if paying_until is not None else booking.paying_until
     return msgspec.structs.replace(booking, version=booking.version + 1, paying_until=until)
 

@@ -32,10 +32,10 @@ WINDOW_SECONDS = 3600
 _AT = "\x1faddress:"
 """No buyer's name has such a character."""
 UNJUDGED_AT_ONCE = 5
-"""So many payments of a hold may fail without a bank's word before there are pauses between them."""
+"""So many payments of a hold may fail without a bank's decision before there are pauses between them."""
 PAUSE_SECONDS_MAX = 60
 OPEN_RETRY_SECONDS = 5.0
-"""When to ask again where payments that are open, and not declined, make up the limit: most are decided by then."""
+"""When to try again where payments that are open, and not declined, make up the limit: most are decided by then."""
 OPEN_AT_ADDRESS = 3
 """So many times its limit of declines an address may have declined and open payments together."""
 

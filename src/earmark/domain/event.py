@@ -44,7 +44,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
     def is_over(self, *, now: datetime) -> bool:
-        """Whether it has begun: nobody is sold a seat after that by money that came late."""
+        """Whether it has begun: late money sells no seat after that."""
         return self.starts_at is not None and now >= self.starts_at
 
 

@@ -1,4 +1,4 @@
-"""Before and after: what a journal entry tells of every field that it changed.
+"""Before and after: what a journal entry records of every field that changed.
 
 An entry keeps the new values by name, as the readers of old entries know them, and beside them, under `was`, the values
 that stood there before, where there were any. A payment's and a refund's fields stand in pairs. Here both become one
@@ -85,7 +85,7 @@ UNTOLD: dict[str, dict[str, str]] = {
     },
     "event": {"id": "names the entry itself", "version": "is the entry's own"},
 }
-"""Fields that are told of in another way, or not at all, and why."""
+"""Fields that are recorded in another way, or not at all, and why."""
 
 NEVER_OLD = frozenset({"buyer"})
 """No verb changes who a buyer is. Where a name is taken out of a booking, it does not stay on as an old value."""
@@ -132,7 +132,7 @@ def changes_of(entry: Entry) -> dict[str, Change] | None:
 
 
 def plain_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry's facts without what `changes_of` tells in its own form."""
+    """An entry's facts without what `changes_of` returns in its own form."""
     shown = {name: value for name, value in facts.items() if name not in {WAS, OPENED}}
     if isinstance(money := shown.get("payment"), Mapping):
         shown["payment"] = {name: value for name, value in money.items() if name not in {CHANGED, REFUNDS}}
@@ -185,5 +185,5 @@ def _event_pairs(facts: dict[str, Any], old: dict[str, Any]) -> _Found:
 
 
 def _of_new_event(entry: Entry, facts: dict[str, Any]) -> _Found | None:
-    """A new event tells what it is; how many seats it has, and not each of them."""
+    """The fields of a new event, and how many seats it has, but not each of them."""
     return ((name, (None, value)) for name, value in facts.items()) if entry.verb == "create" else iter(())

@@ -8,8 +8,8 @@
 
     any ──► needs_attention ──► settled             (by a person, elsewhere)
 
-What a gateway says is laid over what is known, and the later stage stays: reports may come in any order and any number
-and lead to the same end. Money that was captured is a fact from every state. Silence is `unknown`, and never `failed`.
+A gateway's report is merged with what is known, and the later stage stays: reports may come in any order and any
+number and lead to the same end. Captured money is a fact from every state. Silence is `unknown`, and never `failed`.
 Nothing here changes anything; each function returns the payment as it then is.
 """
 
@@ -37,7 +37,7 @@ RESEND_SECONDS_MAX = 20 * 3600
 KEY_SECONDS_MIN = 2 * 86_400
 """How long it is kept which request a key opened a payment with: until no hold of that time can be paid any more."""
 LEASE_SECONDS = 30
-"""How long whoever is at work on a payment is left alone with it."""
+"""How long a process that drives a payment has it for itself."""
 LOOK_BACK_SECONDS = (3_600, 8 * 3_600, 26 * 3_600)
 """How long after its beginning a payment that came to nothing is looked at once more."""
 WAIT_SECONDS_MIN = 2
@@ -57,7 +57,7 @@ REPLACED = "replaced"
 REFUNDED_ELSEWHERE = "refunded_elsewhere"
 """The code of a payment of which a refund was made at its gateway, and not by Earmark."""
 ALL_BY_HAND = "refunded_by_hand"
-"""The code of a payment that a person has given back whole."""
+"""The code of a payment that an operator has refunded in full."""
 
 
 _NAMESPACE = UUID("6f0b1c52-6e9f-5d3a-9a50-8f1f2a6d7c11")
@@ -81,7 +81,7 @@ class PaymentState(StrEnum):
 
 
 class Capture(StrEnum):
-    """When the money is taken: the shop's choice, for only the gateway's own word ends an automatic payment."""
+    """When the money is taken: the shop's choice, for only the gateway's own report ends an automatic payment."""
 
     MANUAL = "manual"
     """Set aside first, and taken once the booking is certain."""
@@ -90,7 +90,7 @@ class Capture(StrEnum):
 
 
 class SettledAs(StrEnum):
-    """How a person settled a payment that needed one."""
+    """How an operator settled a payment that needed one."""
 
     REFUNDED = "refunded"
     """The buyer has the money back, by another way than a refund of ours."""
@@ -101,18 +101,18 @@ class SettledAs(StrEnum):
 
 
 UNDECIDED = frozenset({PaymentState.PENDING, PaymentState.REQUIRES_ACTION, PaymentState.UNKNOWN})
-"""Nobody here knows yet whether there is money."""
+"""It is not known here yet whether there is money."""
 TAKEN = frozenset({PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED, PaymentState.SETTLED})
 """The money was taken, whatever went back since."""
 
 
 class Standing(StrEnum):
-    """How a payment stands at its gateway, as that tells it."""
+    """How a payment stands at its gateway, as the gateway reports it."""
 
     ABSENT = "absent"
     """The gateway knows no such payment."""
     PROCESSING = "processing"
-    """It is being decided, and nobody here can hurry it."""
+    """It is being decided, and Earmark cannot hurry it."""
     REQUIRES_ACTION = "requires_action"
     """The buyer has to do something first, as with 3-D Secure."""
     AUTHORISED = "authorised"
@@ -157,7 +157,7 @@ class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     action: Mapping[str, str] | None = None
     return_url: str | None = None
     due_at: datetime | None = None
-    """When somebody has to look at it next; None when nothing is left to do."""
+    """When the payment driver has to look at it next; None when nothing is left to do."""
     tries: int = 0
     version: int = 1
     processed_at: datetime | None = None
@@ -223,7 +223,7 @@ _YES = {Standing.AUTHORISED: PaymentState.AUTHORISED, Standing.CAPTURED: Payment
 _LATE = {Standing.AUTHORISED: PaymentState.VOIDING, Standing.CAPTURED: PaymentState.CAPTURED}
 _DECIDING = {Standing.PROCESSING: PaymentState.PENDING, Standing.REQUIRES_ACTION: PaymentState.REQUIRES_ACTION}
 
-HEARD: dict[PaymentState, dict[Standing, PaymentState]] = {
+STATE_AFTER_REPORT: dict[PaymentState, dict[Standing, PaymentState]] = {
     **dict.fromkeys(UNDECIDED, _NO | _YES | _DECIDING),
     PaymentState.NEEDS_ATTENTION: _NO | _YES,
     PaymentState.AUTHORISED: _NO | _YES,
@@ -234,13 +234,21 @@ HEARD: dict[PaymentState, dict[Standing, PaymentState]] = {
         **dict.fromkeys((Standing.DECLINED, Standing.VOIDED), PaymentState.VOIDED),
     },
 }
-"""What a gateway's word makes of a payment that was not captured yet. What is not listed changes nothing."""
+"""The state after a gateway's report, of a payment that was not captured yet. What is not listed changes nothing."""
 
 EDGES = frozenset(
-    {(source, to) for source, heard in HEARD.items() for to in heard.values() if source is not to}
+    {
+        (source, to)
+        for source, after_report in STATE_AFTER_REPORT.items()
+        for to in after_report.values()
+        if source is not to
+    }
     | {(PaymentState.PENDING, PaymentState.UNKNOWN), (PaymentState.AUTHORISED, PaymentState.VOIDING)}
     | {(source, PaymentState.VOIDING) for source in UNDECIDED | {PaymentState.NEEDS_ATTENTION}}
-    | {(source, PaymentState.NEEDS_ATTENTION) for source in TAKEN | (HEARD.keys() - {PaymentState.NEEDS_ATTENTION})}
+    | {
+        (source, PaymentState.NEEDS_ATTENTION)
+        for source in TAKEN | (STATE_AFTER_REPORT.keys() - {PaymentState.NEEDS_ATTENTION})
+    }
     | {(PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED), (PaymentState.CAPTURED, PaymentState.REFUNDED)}
     | {(PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED)}
     | {(PaymentState.NEEDS_ATTENTION, PaymentState.SETTLED)}
@@ -248,10 +256,10 @@ EDGES = frozenset(
 """Every change of state that anything here makes: what the schema's guard lets pass."""
 
 
-def heard(payment: Payment, standing: Standing, *, wanted: bool, captured: int = 0) -> Payment:
+def after_report(payment: Payment, standing: Standing, *, wanted: bool, captured: int = 0) -> Payment:
     """The payment after this was said of it; the same one if that is nothing new.
 
-    `wanted` tells whether its booking still waits for this money or is sold for it. What is not wanted is given up.
+    `wanted`: whether its booking still waits for this money or is sold for it. What is not wanted is given up.
     """
     to = _next(payment, standing, wanted=wanted)
     if to is payment.state:
@@ -267,7 +275,7 @@ def heard(payment: Payment, standing: Standing, *, wanted: bool, captured: int =
 def _next(payment: Payment, standing: Standing, *, wanted: bool) -> PaymentState:
     if payment.captured:
         return payment.state
-    to = HEARD[payment.state].get(standing, payment.state)
+    to = STATE_AFTER_REPORT[payment.state].get(standing, payment.state)
     return PaymentState.VOIDING if to is PaymentState.AUTHORISED and not wanted else to
 
 
@@ -285,12 +293,12 @@ def given_up(payment: Payment) -> Payment:
 
 
 def flagged(payment: Payment, *, code: str) -> Payment:
-    """Nothing more can be done by itself: somebody has to look."""
+    """Nothing more can be done automatically: an operator has to look."""
     return msgspec.structs.replace(payment, state=PaymentState.NEEDS_ATTENTION, code=code)
 
 
 def settled(payment: Payment, refunds: Sequence[Refund], *, how: SettledAs, note: str) -> Payment:
-    """A person has dealt with it elsewhere. What its gateway took and gave back stays as it is: that is a fact.
+    """An operator has dealt with it elsewhere. What its gateway took and gave back stays as it is: that is a fact.
 
     Where a refund was refused it is that refund which was made by hand, and where a part went back at the gateway's own
     page it is that part: the rest can still go back. Else all was.
@@ -338,9 +346,9 @@ def repaid(payment: Payment, refund: Refund) -> Payment:
 
 
 def refunded_elsewhere(payment: Payment, amount: int) -> Payment:
-    """So much went back at the gateway without Earmark, by the gateway's own list: a person is called if that is news.
+    """So much was refunded at the gateway without Earmark, by the gateway's own list: flagged if that is new.
 
-    The booking stays as it is: only a person knows whether the sale was to be undone.
+    The booking stays as it is: only an operator knows whether the sale was to be undone.
     """
     known = max(0, min(amount, payment.captured - payment.refunded))
     if known == payment.refunded_elsewhere:
@@ -349,13 +357,13 @@ def refunded_elsewhere(payment: Payment, amount: int) -> Payment:
 
 
 def came_back(payment: Payment, refund: Refund, *, code: str) -> Payment:
-    """A refund that was made has failed since: the buyer does not have the money, and somebody has to look."""
+    """A refund that was made has failed since: the buyer does not have the money, and an operator has to look."""
     assert refund.amount <= payment.refunded, "what came back never went"
     return flagged(msgspec.structs.replace(payment, refunded=payment.refunded - refund.amount), code=code)
 
 
 def scheduled(payment: Payment, *, now: datetime, tried: bool, open_question: bool = False) -> Payment:
-    """With the time at which somebody has to look next: sooner after news, later after every try that brought none.
+    """With the time at which it is looked at next: sooner after news, later after every try that brought none.
 
     An `open_question` is asked again in any state: a refund that is on its way, a look that was not answered.
     """
@@ -376,12 +384,12 @@ def _look_back_at(payment: Payment, *, now: datetime) -> datetime | None:
 
 
 def has_work(payment: Payment) -> bool:
-    """Whether its story goes on by itself."""
+    """Whether the payment driver has something left to do for it."""
     if payment.state is PaymentState.NEEDS_ATTENTION:
-        # Nobody knows whether there is money: somebody looks at it, and the gateway is asked all the same.
+        # It is not known whether there is money: an operator looks at it, and the gateway is asked all the same.
         return not payment.captured
     if payment.state is PaymentState.SETTLED:
-        # What it owes beyond what went back is the refund that was refused, and a person has dealt with that.
+        # What it owes beyond what went back is the refund that was refused, and an operator has dealt with that.
         return False
     return payment.state in UNDECIDED | {PaymentState.AUTHORISED, PaymentState.VOIDING} or payment.owes
 
@@ -423,7 +431,7 @@ def is_replaced(payment: Payment) -> bool:
 
 
 def code_after(payment: Payment) -> str | None:
-    """Its code, if its gateway tells no other. A payment that succeeds was not ended for another after all."""
+    """Its code, if its gateway reports no other. A payment that succeeds was not ended for another after all."""
     ended = payment.state in {PaymentState.FAILED, PaymentState.VOIDED, PaymentState.VOIDING} | UNDECIDED
     return payment.code if payment.code != REPLACED or ended else None
 

@@ -19,7 +19,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def free(self) -> int:
-        """The units that anybody may still hold."""
+        """The units that can still be held."""
         return self.capacity - self.held - self.sold
 
     @property

@@ -32,7 +32,7 @@ class Reason(StrEnum):
     WINDOW_OVER = "window_over"
     """By the event's rules: it is too late, and nothing goes back."""
     ASKED = "asked"
-    """Whoever cancelled said how much."""
+    """The request to cancel said how much."""
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from earmark.domain.state_machine import ACTIVE_STATES, State
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is known about a seat whoever sits there."""
+    """What is known about a seat, whichever booking has it."""
 
     event_id: EventId
     id: SeatId
@@ -31,7 +31,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return SeatRef(self.event_id, self.id)
 
 
-class Verdict(StrEnum):
+class SeatAvailability(StrEnum):
     """What an unlocked look at a seat says about taking it."""
 
     FREE = "free"
@@ -57,16 +57,16 @@ class SeatSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     category: str | None = None
 
 
-def verdict(seen: SeatSeen, *, now: datetime) -> Verdict:
+def availability(seen: SeatSeen, *, now: datetime) -> SeatAvailability:
     """Free when it points to no booking, to an ended one, or to a hold whose time is over (lapsed)."""
     if seen.blocked:
-        return Verdict.BLOCKED
+        return SeatAvailability.BLOCKED
     if seen.pointer is None or seen.owner_state not in ACTIVE_STATES:
-        return Verdict.FREE
+        return SeatAvailability.FREE
     assert seen.owner_expires_at is not None
     if seen.owner_state is State.HELD and now >= seen.owner_expires_at:
-        return Verdict.LAPSED
-    return Verdict.TAKEN
+        return SeatAvailability.LAPSED
+    return SeatAvailability.TAKEN
 
 
 class SeatState(StrEnum):
@@ -79,7 +79,7 @@ class SeatState(StrEnum):
 
 
 def shown_state(*, blocked: bool, owner_state: State | None, due: bool) -> SeatState:
-    """The map's word for a seat, by its owner. A paying booking still only holds it."""
+    """The state of a seat on the map, by its owner. A paying booking still only holds it."""
     if owner_state is State.CONFIRMED:
         return SeatState.BOOKED
     if owner_state is State.PAYING or (owner_state is State.HELD and not due):

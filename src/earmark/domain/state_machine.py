@@ -70,7 +70,7 @@ SAGA_ONLY = frozenset(
         (State.EXPIRED, Verb.CONFIRM),
     }
 )
-"""Moves that follow from money or its absence, and are never a caller's to ask for."""
+"""Moves that follow from money or its absence; no caller can request them."""
 
 EDGES = frozenset(
     (source, target) for (source, _), targets in MOVES.items() for target in targets if source not in {None, target}
@@ -79,7 +79,7 @@ EDGES = frozenset(
 
 
 def may(state: State, verb: Verb) -> bool:
-    """Whether a caller may ask for this verb in this state (the guards on clock and money come after)."""
+    """Whether a caller may request this verb in this state (the guards on clock and money come after)."""
     return (state, verb) in MOVES and (state, verb) not in SAGA_ONLY
 
 

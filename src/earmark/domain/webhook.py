@@ -93,7 +93,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def delivery_id_of(webhook_id: WebhookId, entry_id: EntryId) -> DeliveryId:
-    """One id for one entry at one webhook, whoever makes it."""
+    """One id for one entry at one webhook, the same in every process that computes it."""
     return DeliveryId(uuid5(UUID(str(webhook_id)), str(entry_id)))
 
 

@@ -1,4 +1,4 @@
-"""What a webhook can be called about: one type for everything that the journal tells, and the words it is told in.
+"""What a webhook can be called about: one type for everything in the journal, and the body of each message.
 
 A booking's entry is named by its verb and by what became of the booking: every one of `MOVES` is, which a test holds.
 A note about money is named by where the payment stands. Nothing here changes anything.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import Entry
 
 FACTS_BYTES_MAX = 64 * 1024
-"""More than that is not told but left to be read: an operator's change may name a hundred thousand seats."""
+"""Larger facts are left out, and the client reads them: an operator's change may name a hundred thousand seats."""
 
 PING = "webhook.ping"
 NEEDS_ATTENTION = "payment.needs_attention"
@@ -45,10 +45,10 @@ BY_MOVE: dict[tuple[str, str | None], str] = {
 """By verb and by where the booking then stands."""
 
 BY_VERB: dict[str, str | None] = {"create": "event.created", "change": "event.changed", "repeat": None}
-"""Entries that are about no booking's move; None is no news: a key remembers what happened before."""
+"""Entries that are about no booking's move; None calls no webhook: the entry only records a repeat."""
 
 NOTE = "payment"
-"""The journal's word for what is told of a booking's money when the booking itself does not move."""
+"""The journal's verb for entries about a booking's money when the booking itself does not move."""
 
 TYPES: dict[str, str] = {
     "event.created": "an event was made, with all it sells",
@@ -68,16 +68,16 @@ TYPES: dict[str, str] = {
     "payment.unknown": "the gateway did not answer, and is asked again",
     "payment.authorised": "the money is set aside",
     "payment.captured": "the money was taken",
-    "payment.partially_refunded": "a part of the money is back, as the gateway tells it",
-    "payment.refunded": "all of the money is back, as the gateway tells it",
+    "payment.partially_refunded": "a part of the money was refunded, as the gateway reports",
+    "payment.refunded": "all of the money was refunded, as the gateway reports",
     "payment.voiding": "the money that was set aside is let go",
     "payment.voided": "the money that was set aside was let go",
     "payment.failed": "the payment came to nothing",
-    NEEDS_ATTENTION: "a person has to look at this payment",
-    "payment.settled": "a person has dealt with a payment",
+    NEEDS_ATTENTION: "an operator has to look at this payment",
+    "payment.settled": "an operator has dealt with a payment",
     "refund.requested": "money is owed back",
     REFUND_MADE: "the gateway has given money back",
-    PING: "somebody tried the webhook out; every webhook gets its own",
+    PING: "a client tried the webhook out; every webhook gets its own",
 }
 """Every type, with what it means."""
 
@@ -119,7 +119,7 @@ PAYMENT_FACTS = frozenset(
 
 
 def type_of(entry: Entry) -> str | None:
-    """What an entry is called; None where it is no news."""
+    """The type of an entry's message; None where no webhook is called about it."""
     if entry.verb == NOTE:
         return _note(entry.facts.get("payment") or {})
     if entry.booking_id is None:

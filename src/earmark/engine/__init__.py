@@ -1,1 +1,1 @@
-"""The verbs: one file and one public function each, written against the ports."""
+"""Runs the verbs: commands, group commit and idempotency, written against the ports in `engine/ports`."""

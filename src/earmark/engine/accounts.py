@@ -1,7 +1,7 @@
-"""Accounts: who has how much with the shop, and what is done to it, each in one transaction.
+"""Accounts: how much money each account has with the shop, and the commands that change it, one transaction each.
 
-Every verb locks the account before it looks at anything, judges what it then sees, and writes a payment, a guarded
-change of the account and its entry together, or nothing. An effect has an id, and the same again finds it done.
+Every command locks the account before it reads anything else, decides by what it then reads, and writes a payment, a
+guarded change of the account and its entry together, or nothing. An effect has an id; a repeat finds it done.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AccountSteps(Protocol):
     now: datetime
 
     async def lock(self, account_id: str) -> Account | None:
-        """Nobody else changes it until this transaction ends."""
+        """Lock the account: no other transaction changes it until this one ends."""
         ...
 
     async def find(self, payment_id: UUID) -> Draw | None:
@@ -42,7 +42,7 @@ class AccountSteps(Protocol):
         ...
 
     async def find_entry(self, kind: EntryKind, entry_id: str) -> AccountEntry | None:
-        """An effect that may have been there before."""
+        """The entry of an effect that an earlier request may have made."""
         ...
 
     async def find_code(self, digests: Sequence[bytes]) -> str | None:
@@ -54,7 +54,7 @@ class AccountSteps(Protocol):
         ...
 
     async def draw(self, draw: Draw) -> bool:
-        """What was asked, and why not if so; False when this payment was asked for before."""
+        """Record a requested payment, with the code of its refusal if any; False when it was recorded before."""
         ...
 
     async def post(self, entry: AccountEntry) -> None:
@@ -78,7 +78,7 @@ class AccountBooks(Protocol):
         ...
 
     async def entries(self, account_id: str, *, after: int, limit: int) -> list[AccountEntry]:
-        """By number."""
+        """The account's entries after this number, in order, at most `limit`."""
         ...
 
     async def find(self, payment_id: UUID) -> Draw | None:
@@ -86,7 +86,7 @@ class AccountBooks(Protocol):
         ...
 
     async def find_entry(self, kind: EntryKind, entry_id: str) -> AccountEntry | None:
-        """One effect."""
+        """The entry of one effect, by its kind and id; None when there is none."""
         ...
 
     async def draws(self, *, mode: Mode, since: datetime, after: UUID, limit: int) -> list[Draw]:
@@ -108,7 +108,7 @@ class Accounts:
     async def open(self, account_id: str, *, digests: Sequence[bytes], currency: str, mode: Mode) -> Account:
         """A new account, with nothing in it; of a code that opens one already, that account.
 
-        The code itself is not told: only what it is kept as, first the digest that is in use.
+        The caller passes only digests of the code, the one in use first, and never the code.
         """
 
         async def work(steps: AccountSteps) -> Account:
@@ -144,11 +144,11 @@ class Accounts:
         return await self._books.transact(work)
 
     async def entries(self, account_id: str, *, after: int = START, limit: int = LIST_MAX) -> list[AccountEntry]:
-        """An account's story, on from a number."""
+        """The entries of an account after this number, in order."""
         return await self._books.entries(account_id, after=after, limit=limit)
 
     async def draw(self, asked: Draw) -> Draw:
-        """Set money aside for a payment, or take it at once; or remember why not."""
+        """Set money aside for a payment, or take it at once; or record why not."""
 
         async def work(steps: AccountSteps) -> Draw:
             account = await steps.lock(asked.account_id)
@@ -164,7 +164,7 @@ class Accounts:
         return await self._books.transact(work)
 
     async def take(self, asked: Draw) -> Draw | None:
-        """What was set aside is the shop's; None of a payment that nobody asked for."""
+        """Take what was set aside; None for a payment that no request has opened here."""
 
         async def work(steps: AccountSteps) -> Draw | None:
             account = await steps.lock(asked.account_id)
@@ -180,7 +180,7 @@ class Accounts:
         return await self._books.transact(work)
 
     async def let_go(self, asked: Draw) -> Draw:
-        """What was set aside can be spent again. A payment that nobody asked for yet will be refused when it comes."""
+        """Let go of what was set aside. A payment that was not requested yet is refused when its request comes."""
 
         async def work(steps: AccountSteps) -> Draw:
             account = await steps.lock(asked.account_id)
@@ -197,7 +197,7 @@ class Accounts:
         return await self._books.transact(work)
 
     async def give_back(self, asked: Draw, amount: int, *, refund_id: UUID) -> AccountEntry | None:
-        """Money back on the account it came from; None for a payment that nobody asked for."""
+        """Put money back on the account it came from; None for a payment that no request has opened here."""
 
         async def work(steps: AccountSteps) -> AccountEntry | None:
             account = await steps.lock(asked.account_id)

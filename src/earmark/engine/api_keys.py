@@ -29,7 +29,7 @@ class KeySteps(Protocol):
     now: datetime
 
     async def lock(self, key_id: KeyId) -> ApiKey | None:
-        """Nobody else changes it until this transaction ends."""
+        """Lock the key: no other transaction changes it until this one ends."""
         ...
 
     async def insert(self, key: ApiKey) -> bool:
@@ -49,11 +49,11 @@ class KeyBook(Protocol):
         ...
 
     async def find(self, secret_hash: bytes) -> ApiKey | None:
-        """The key that this is, or was last, the hash of. Whether it is still good is for others to judge."""
+        """The key that this is, or was last, the hash of. The caller checks whether it is still valid."""
         ...
 
     async def read(self, key_id: KeyId) -> ApiKey | None:
-        """By id."""
+        """The key of this id; None when there is none."""
         ...
 
     async def list_all(self, *, after: str, limit: int) -> list[ApiKey]:
@@ -125,7 +125,7 @@ class KeepsKeys(Protocol):
 
     @property
     def keys(self) -> Keys:
-        """Who may speak for the shop."""
+        """The API keys of this store."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""The desk: one batch of asks in one transaction, from its keys to its answers.
+"""Decides one batch of commands in one transaction, from its idempotency keys to its results.
 
-Asks are decided in the order in which they came. Nobody is told anything before the transaction has committed,
-so a loser learns of the loss only when the winner is certain.
+Commands are decided in order of arrival. No caller gets its result before the transaction has committed, so a request
+is refused only once the request that won has been committed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from earmark.engine.commands import (
     TryAgain,
 )
 from earmark.engine.pending_writes import PendingWrites
-from earmark.engine.ports.store import Look
+from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import BookingExpired, BookingUnknown, IdempotencyInProgress, IdempotencyMismatch, Refusal
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from earmark.domain.ids import BookingId
     from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
     from earmark.domain.state_machine import Verb
-    from earmark.engine.ports.store import Ids, Opening, Transaction
+    from earmark.engine.ports.store import Ids, Transaction, TransactionStart
 
 A = TypeVar("A", bound=Command)
 B = TypeVar("B", bound=BookingCommand)
@@ -41,46 +41,46 @@ TWIN_DELAY_SECONDS = 0.01
 
 
 class BatchDecisions(Generic[A]):
-    """Outcomes so far, by ask, and the ledger they follow from."""
+    """The outcomes so far, by command, and the pending writes that they follow from."""
 
-    def __init__(self, transaction: Transaction, batch: Sequence[A], *, opening: Opening, ids: Ids) -> None:
+    def __init__(self, transaction: Transaction, batch: Sequence[A], *, start: TransactionStart, ids: Ids) -> None:
         self.transaction = transaction
-        self.now = opening.now
+        self.now = start.now
         """The transaction's one moment."""
-        self.writes = PendingWrites(now=opening.now, ids=ids)
+        self.writes = PendingWrites(now=start.now, ids=ids)
         self._batch = batch
         self._numbers = {id(command): number for number, command in enumerate(batch)}
         self._outcomes: dict[int, Outcome] = {}
-        self._recall(opening)
+        self._recall(start)
 
     @classmethod
     async def open(
-        cls, transaction: Transaction, batch: Sequence[A], *, ids: Ids, look: Look | None = None
+        cls, transaction: Transaction, batch: Sequence[A], *, ids: Ids, needed: RowsNeeded | None = None
     ) -> BatchDecisions[A]:
-        """Claim the batch's keys; what a key remembers is answered and leaves the batch."""
-        opening = await transaction.begin([command.idempotency.key for command in batch if command.idempotency], look)
-        return cls(transaction, batch, opening=opening, ids=ids)
+        """Claim the batch's keys; a command whose key has a recorded response gets that and leaves the batch."""
+        start = await transaction.begin([command.idempotency.key for command in batch if command.idempotency], needed)
+        return cls(transaction, batch, start=start, ids=ids)
 
     @property
     def waiting(self) -> list[A]:
-        """The asks without an outcome, in arrival order."""
+        """The commands without an outcome, in arrival order."""
         return [command for number, command in enumerate(self._batch) if number not in self._outcomes]
 
     def refuse(self, command: A, refusal: Refusal) -> None:
-        """The rules say no. Where that was found out is nobody's business, and would keep the whole batch in memory."""
-        self._settle(command, refusal.with_traceback(None))
+        """The rules say no. The traceback is dropped, for it would keep the whole batch in memory."""
+        self._set_outcome(command, refusal.with_traceback(None))
 
     def again(self, command: A, again: TryAgain) -> None:
         """Decide it in the next batch."""
-        self._settle(command, again)
+        self._set_outcome(command, again)
 
     def record_response(
         self, command: A, value: Booking | Event | PayResult | CancelResult
     ) -> IdempotencyRecord | None:
-        """Write the response that the command's key will remember; None where the client sent no key."""
+        """The response that the command's key will keep; None where the client sent no key."""
         return command.idempotency.record(value, self.now) if command.idempotency else None
 
-    def answer(
+    def complete(
         self,
         command: A,
         value: Booking | Event | PayResult | CancelResult,
@@ -88,52 +88,52 @@ class BatchDecisions(Generic[A]):
         record: IdempotencyRecord | None = None,
         wrote: bool = True,
     ) -> None:
-        """Decided. A response that a key remembers is also the one that the client gets."""
-        self._settle(command, Decided(value=value, now=self.now, wrote=wrote, record=record))
+        """Set the command's result. A response that a key keeps is also the one that the client gets."""
+        self._set_outcome(command, Decided(value=value, now=self.now, wrote=wrote, record=record))
 
     async def close(self, **offer: Any) -> list[Outcome]:
-        """Write what moved (and what an operator changed), and hand out the outcomes in arrival order."""
+        """Write what moved (and what an operator changed), and return the outcomes in arrival order."""
         outcomes = [self._outcomes[number] for number in range(len(self._batch))]
         if self.writes:
             await self.transaction.write(self.writes.changes(**offer))
         return outcomes
 
-    def _settle(self, command: A, outcome: Outcome) -> None:
+    def _set_outcome(self, command: A, outcome: Outcome) -> None:
         number = self._numbers[id(command)]
-        assert number not in self._outcomes, "an ask is decided once"
+        assert number not in self._outcomes, "a command is decided once"
         self._outcomes[number] = outcome
 
-    def _recall(self, opening: Opening) -> None:
+    def _recall(self, start: TransactionStart) -> None:
         taken: set[IdempotencyKey] = set()
         for command in self._batch:
             if command.idempotency is None:
                 continue
             key = command.idempotency.key
-            if memory := opening.remembered.get(key):
+            if memory := start.remembered.get(key):
                 same = command.idempotency.is_of(memory.request_hash)
-                self._settle(command, Replayed(record=memory) if same else IdempotencyMismatch())
-            elif key in opening.busy or key in taken:
+                self._set_outcome(command, Replayed(record=memory) if same else IdempotencyMismatch())
+            elif key in start.busy or key in taken:
                 twin = TryAgain(
                     refusal=IdempotencyInProgress(), rounds_max=TWIN_ROUNDS_MAX, delay_seconds=TWIN_DELAY_SECONDS
                 )
-                self._settle(command, twin)
+                self._set_outcome(command, twin)
             taken.add(key)
 
 
 async def open_on_bookings(transaction: Transaction, batch: Sequence[B], *, ids: Ids) -> BatchDecisions[B]:
-    """A desk for asks about bookings, which it will want to see."""
-    look = Look(requests=len(batch), bookings={command.booking_id for command in batch})
-    return await BatchDecisions.open(transaction, batch, ids=ids, look=look)
+    """Open a batch of commands about bookings; the store may fetch those together with the keys."""
+    needed = RowsNeeded(requests=len(batch), bookings={command.booking_id for command in batch})
+    return await BatchDecisions.open(transaction, batch, ids=ids, needed=needed)
 
 
-async def settle(
+async def decide_on_bookings(
     decisions: BatchDecisions[B],
     verb: Verb,
     law: Callable[[B, Booking, datetime], Booking],
     *,
     reason: Callable[[B], str | None],
 ) -> list[Outcome]:
-    """The shared recipe of the verbs on one booking: lock, judge the locked row, write."""
+    """What verbs on one booking have in common: lock, decide by the locked row, write."""
     bookings = await lock(decisions)
     decide(decisions, verb, law, bookings=bookings, reason=reason)
     await lock_counts(decisions)
@@ -141,12 +141,12 @@ async def settle(
 
 
 async def lock(decisions: BatchDecisions[B]) -> Mapping[BookingId, Booking]:
-    """The bookings that are asked about, locked."""
+    """The bookings that the commands name, locked."""
     return await decisions.transaction.lock_bookings({command.booking_id for command in decisions.waiting})
 
 
 async def lock_counts(decisions: BatchDecisions[B]) -> None:
-    """The totals and pools that the ledger changes, locked in their order before they are written."""
+    """Lock the totals and pools that will be written, in their order."""
     await decisions.transaction.lock_totals({ref for ref, units in decisions.writes.totals.items() if units})
     await decisions.transaction.lock_pools(decisions.writes.pools.keys())
 
@@ -159,7 +159,7 @@ def decide(
     bookings: Mapping[BookingId, Booking],
     reason: Callable[[B], str | None],
 ) -> None:
-    """Judge every waiting ask on the locked row, in arrival order."""
+    """Decide every waiting command by its locked row, in arrival order."""
     for command in decisions.waiting:
         try:
             before = find(decisions, command, bookings, verb=verb)
@@ -172,12 +172,12 @@ def decide(
         if moved:
             decisions.writes.move(verb, before, after, command=command, record=record, reason=reason(command))
         else:
-            decisions.writes.remember(verb, after, command=command, record=record)
-        decisions.answer(command, after, record=record, wrote=moved or record is not None)
+            decisions.writes.record_repeat(verb, after, command=command, record=record)
+        decisions.complete(command, after, record=record, wrote=moved or record is not None)
 
 
 def find(decisions: BatchDecisions[B], command: B, bookings: Mapping[BookingId, Booking], *, verb: Verb) -> Booking:
-    """The ask's booking, as this transaction has it now; a due hold that is met here ends here."""
+    """The command's booking, as this transaction has it now; a due hold that is met here ends here."""
     locked = bookings.get(command.booking_id)
     if locked is None or not command.actor.may_see(locked):
         raise BookingUnknown(booking_id=str(command.booking_id))

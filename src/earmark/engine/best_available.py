@@ -1,11 +1,11 @@
-"""Best available: a hold whose seats are chosen here, from a map that is read for it.
+"""Best available: holds whose seats are chosen here, from a seat map that is read for them.
 
-    earlier answer? → read the map → choose → hold, as if the buyer had named these seats
+    recorded response? → read the map → choose → hold, as if the buyer had named these seats
 
-The map decides nothing: the hold does. Who finds the seats gone reads again and chooses again, a bounded number of
-times, and all of it within the one deadline of the request. All who ask for one event while its map is being read share
-the next reading, and are offered different seats; what was offered and is not decided yet is offered to nobody else of
-this process.
+The map decides nothing: the hold does. A request whose seats are gone reads again and chooses again, a bounded number
+of times, and all of it within the one deadline of the request. Requests for one event that arrive while its map is
+being read share the next reading, and are offered different seats; what was offered and is not decided yet is offered
+to no other request of this process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from earmark.engine.commands import Hold, Result
     from earmark.engine.ports.store import SeatMap, SeatOnMap, Store
 
-    class Holding(Protocol):
+    class HoldCall(Protocol):
         """The engine's own hold."""
 
         def __call__(self, command: Hold, /, *, within: float) -> Awaitable[Result]:
@@ -53,8 +53,8 @@ FORGET_MIN = 64
 WAITING_MAX = 5000
 
 
-class _Wanted:
-    """One who waits to be offered seats."""
+class _SeatRequest:
+    """A request that waits to be offered seats."""
 
     __slots__ = ("avoid", "command", "offer", "wish")
 
@@ -70,12 +70,12 @@ class _OnlyAvoided(Exception):
     """The seats that would do were refused a moment ago. They are to be tried again."""
 
 
-class _House:
-    """One event: who waits for an offer, who waits for what others were offered, and what that is."""
+class _EventRequests:
+    """One event: the requests that wait for an offer, those that wait for offered seats, and the offered seats."""
 
     def __init__(self) -> None:
-        self.waiting: list[_Wanted] = []
-        self.parked: list[_Wanted] = []
+        self.waiting: list[_SeatRequest] = []
+        self.parked: list[_SeatRequest] = []
         self.offered: set[SeatId] = set()
         self.reading: asyncio.Task[None] | None = None
         self._gone = 0
@@ -90,14 +90,14 @@ class _House:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is here any more."""
+        """Whether no request waits, no seat is offered and no reading is under way."""
         return not (self.waiting or self.parked or self.offered or self.reading)
 
 
 class BestSeats:
-    """Chooses for many at once; the hold itself is the engine's."""
+    """Chooses seats for many requests at once; the engine then holds them."""
 
-    def __init__(self, store: Store, *, hold: Holding, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, store: Store, *, hold: HoldCall, waiting_max: int = WAITING_MAX) -> None:
         self._store = store
         self._hold = hold
         # Of its own: a rush of holds that Redis refuses fills the engine's.
@@ -105,14 +105,14 @@ class BestSeats:
         self._waiting_max = waiting_max
         self._waiting = 0
         """How many wait for an offer, of all events."""
-        self._houses: dict[EventId, _House] = {}
+        self._pending: dict[EventId, _EventRequests] = {}
         # One search at a time: threads that compute take turns of 5 ms with the event loop, each of them.
         self._searching = asyncio.Semaphore(1)
 
     async def hold(self, command: Hold, wish: Wish, *, within: float) -> Result:
         """The best seats there are, held; a repeat gets those that were chosen the first time.
 
-        A request whose time is over while seats are chosen was not begun, and is told so.
+        A request whose time is over while seats are chosen was not begun, and gets `Overloaded`.
         """
         until = asyncio.get_running_loop().time() + within
         taken: Sequence[str] = ()
@@ -136,12 +136,12 @@ class BestSeats:
         async with asyncio.timeout_at(until):
             if again := await self._remembered(command, until=until):
                 return again
-        house = self._houses.setdefault(command.event_id, _House())
+        pending = self._pending.setdefault(command.event_id, _EventRequests())
         seats: tuple[SeatId, ...] = ()
         try:
             async with asyncio.timeout_at(until):
-                seats = await self._offer(house, _Wanted(command, wish, avoid=avoid))
-            # The line has its own way to say whose time is over, and knows more about what it was doing.
+                seats = await self._offer(pending, _SeatRequest(command, wish, avoid=avoid))
+            # The queue reports a request whose time is over itself, and knows more about what it was doing.
             left = until - asyncio.get_running_loop().time()
             return await self._hold(msgspec.structs.replace(command, seats=seats, _seat_refs=None), within=left)
         except NoneAvailable:
@@ -152,73 +152,75 @@ class BestSeats:
             raise
         finally:
             if seats:
-                self._settle(house, command.event_id, seats)
+                self._end_offer(pending, command.event_id, seats)
             else:
-                self._tidy(house, command.event_id)
+                self._tidy(pending, command.event_id)
 
     async def _remembered(self, command: Hold, *, until: float) -> Result | None:
         if command.idempotency is None:
             return None
-        return await self._known_keys.answer(command.idempotency, within=until - asyncio.get_running_loop().time())
+        return await self._known_keys.find_response(
+            command.idempotency, within=until - asyncio.get_running_loop().time()
+        )
 
     async def close(self) -> None:
-        """Finish what was asked."""
+        """Wait for the look-ups and readings under way."""
         await self._known_keys.close()
-        readings = [house.reading for house in self._houses.values() if house.reading]
+        readings = [pending.reading for pending in self._pending.values() if pending.reading]
         if readings:
             await asyncio.wait(readings)
 
-    async def _offer(self, house: _House, wanted: _Wanted) -> tuple[SeatId, ...]:
+    async def _offer(self, pending: _EventRequests, wanted: _SeatRequest) -> tuple[SeatId, ...]:
         if self._waiting >= self._waiting_max:
             raise Overloaded
         event_id = wanted.command.event_id
-        house.waiting.append(wanted)
+        pending.waiting.append(wanted)
         self._waiting += 1
-        self._wake(house, event_id)
+        self._wake(pending, event_id)
         try:
             return await wanted.offer
         except asyncio.CancelledError:
-            # Whoever left while the offer was on its way has not taken it.
+            # A request that was cancelled after its offer was made has not taken the seats.
             if wanted.offer.done() and not wanted.offer.cancelled() and wanted.offer.exception() is None:
-                self._settle(house, event_id, wanted.offer.result())
-            house.forget_one()
+                self._end_offer(pending, event_id, wanted.offer.result())
+            pending.forget_one()
             raise
         finally:
             self._waiting -= 1
 
-    def _settle(self, house: _House, event_id: EventId, seats: Collection[SeatId]) -> None:
-        """These are decided: whoever waited for that is offered what is left."""
-        house.offered.difference_update(seats)
-        house.waiting[:0] = house.parked
-        house.parked.clear()
-        self._wake(house, event_id)
-        self._tidy(house, event_id)
+    def _end_offer(self, pending: _EventRequests, event_id: EventId, seats: Collection[SeatId]) -> None:
+        """These seats are decided: requests that waited for that are offered what is left."""
+        pending.offered.difference_update(seats)
+        pending.waiting[:0] = pending.parked
+        pending.parked.clear()
+        self._wake(pending, event_id)
+        self._tidy(pending, event_id)
 
-    def _tidy(self, house: _House, event_id: EventId) -> None:
-        if house.idle and self._houses.get(event_id) is house:
-            del self._houses[event_id]
+    def _tidy(self, pending: _EventRequests, event_id: EventId) -> None:
+        if pending.idle and self._pending.get(event_id) is pending:
+            del self._pending[event_id]
 
-    def _wake(self, house: _House, event_id: EventId) -> None:
-        if house.waiting and house.reading is None:
-            house.reading = asyncio.get_running_loop().create_task(self._read(house, event_id))
+    def _wake(self, pending: _EventRequests, event_id: EventId) -> None:
+        if pending.waiting and pending.reading is None:
+            pending.reading = asyncio.get_running_loop().create_task(self._read(pending, event_id))
 
-    async def _read(self, house: _House, event_id: EventId) -> None:
+    async def _read(self, pending: _EventRequests, event_id: EventId) -> None:
         try:
-            while house.waiting:
-                batch, house.waiting = house.waiting[:BATCH_MAX], house.waiting[BATCH_MAX:]
+            while pending.waiting:
+                batch, pending.waiting = pending.waiting[:BATCH_MAX], pending.waiting[BATCH_MAX:]
                 try:
-                    await self._choose(house, event_id, batch)
-                except Exception as broken:  # noqa: BLE001 (whatever it is, those who wait must hear of it)
+                    await self._choose(pending, event_id, batch)
+                except Exception as broken:  # noqa: BLE001 (any error goes to the requests that wait)
                     for wanted in batch:
                         if not wanted.offer.done():
                             wanted.offer.set_exception(broken)
         finally:
-            house.reading = None
-            self._tidy(house, event_id)
+            pending.reading = None
+            self._tidy(pending, event_id)
 
-    async def _choose(self, house: _House, event_id: EventId, batch: list[_Wanted]) -> None:
+    async def _choose(self, pending: _EventRequests, event_id: EventId, batch: list[_SeatRequest]) -> None:
         """One reading for all of them, each offered what is best of what is left."""
-        before = frozenset(house.offered)
+        before = frozenset(pending.offered)
         event = await self._store.read_event(event_id)
         seen = await self._store.read_map(event_id)
         for wanted in batch:
@@ -230,41 +232,41 @@ class BestSeats:
         check_on_sale(event, now=seen.now)
         # An offer that was decided while the map was read may stand on it as free.
         avoided = frozenset[SeatId]().union(*(wanted.avoid for wanted in batch))
-        offered = before | house.offered | avoided
+        offered = before | pending.offered | avoided
         wishes = [wanted.wish for wanted in batch]
         chosen = await self._search(seen, offered=offered, wishes=wishes)
         for wanted, found in zip(batch, chosen, strict=True):
             if not wanted.offer.done():
-                self._tell(house, wanted, found)
+                self._set_offer(pending, wanted, found)
 
     async def _search(
         self, seen: SeatMap, *, offered: frozenset[SeatId], wishes: Sequence[Wish]
     ) -> list[Offer | NoneAvailable]:
-        """A long search runs in a thread, so that others are answered meanwhile."""
+        """Run a long search in a thread, so that the event loop serves other requests meanwhile."""
         if len(seen.seats) + WISH_COSTS * len(wishes) <= AT_ONCE_MAX:
             return _search(seen, offered=offered, wishes=wishes)
         async with self._searching:
             return await asyncio.to_thread(_search, seen, offered=offered, wishes=wishes)
 
     @staticmethod
-    def _tell(house: _House, wanted: _Wanted, found: Offer | NoneAvailable) -> None:
+    def _set_offer(pending: _EventRequests, wanted: _SeatRequest, found: Offer | NoneAvailable) -> None:
         if isinstance(found, NoneAvailable):
             wanted.offer.set_exception(found)
         elif found.seats is not None:
-            house.offered.update(found.seats)
+            pending.offered.update(found.seats)
             wanted.offer.set_result(found.seats)
-        elif house.offered:
+        elif pending.offered:
             wanted.avoid = frozenset()
-            house.parked.append(wanted)
+            pending.parked.append(wanted)
         elif wanted.avoid:
             wanted.offer.set_exception(_OnlyAvoided())
         else:
             # All that was on offer was decided during the search: the next reading shows how.
-            house.waiting.append(wanted)
+            pending.waiting.append(wanted)
 
 
 def _pause_seconds(command: Hold, number: int) -> float:
-    """Before the round of this number. Requests that were refused together do not come again together."""
+    """The pause before the round of this number. Requests that were refused together do not try again together."""
     spread: float = 0.5 + command.booking_id.int % 1024 / 2048
     return spread * min(PAUSE_SECONDS * float(2**number), PAUSE_SECONDS_MAX)
 

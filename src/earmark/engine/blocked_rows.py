@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark.engine.commands import Command, Row
-from earmark.engine.queued_requests import unanswered
+from earmark.engine.queued_requests import unresolved
 from earmark.errors import Overloaded
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class BlockedRows(Generic[A]):
         while queue and len(batch) < limit:
             request = queue.popleft()
             self._waiting -= 1
-            if not request.answer.done():
+            if not request.result.done():
                 batch.append(request)
         return batch
 
@@ -92,5 +92,5 @@ class BlockedRows(Generic[A]):
 
     def _drop_answered(self) -> None:
         for row, queue in self.rows.items():
-            self.rows[row] = deque(unanswered(queue))
+            self.rows[row] = deque(unresolved(queue))
         self._waiting = sum(map(len, self.rows.values()))

@@ -1,6 +1,6 @@
-"""What callers ask of the verbs, and what they are told.
+"""The commands that verbs are given, and the results that they return.
 
-An ask carries the ids of whatever it may create, made before the first attempt, so that a lost commit can be
+A command carries the ids of whatever it may create, made before the first attempt, so that a lost commit can be
 looked up instead of being tried again blindly.
 """
 
@@ -39,22 +39,22 @@ from earmark.errors import InvalidRequest, Refusal
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks."""
+    """The caller of a verb: a shop's key, or one buyer."""
 
     name: str
-    """As the journal remembers them."""
+    """As the journal records it."""
     mode: Mode
-    """Whether they deal in live events or in test events: each sees only its kind."""
+    """Whether it deals in live events or in test events: each sees only its kind."""
     buyer: Buyer | None = None
-    """The one buyer they speak for; None for a shop that acts for any."""
+    """The one buyer it acts for; None for a shop that acts for any."""
 
     def may_see(self, booking: Booking) -> bool:
-        """Another buyer's booking does not exist for them."""
+        """Whether this booking exists for the actor: another buyer's does not."""
         return booking.mode == self.mode and self.buyer in {None, booking.buyer}
 
 
 class KeyedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An idempotency key and how to word the answer that it shall remember."""
+    """A request with an idempotency key, and how to write the response that the key keeps."""
 
     key: IdempotencyKey
     request_hash: bytes
@@ -68,7 +68,7 @@ class KeyedRequest(msgspec.Struct, frozen=True, kw_only=True):
         return request_hash == self.request_hash or request_hash in self.older_hashes
 
     def record(self, result: object, now: datetime) -> IdempotencyRecord:
-        """What the key remembers from now on: the response, byte for byte."""
+        """What the key keeps from now on: the response, byte for byte."""
         status, body = self.write(result, now)
         return IdempotencyRecord(request_hash=self.request_hash, status=status, body=body)
 
@@ -78,7 +78,7 @@ Row = tuple[str, object]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What all asks have in common."""
+    """What all commands have: the actor, the id of the journal entry, and the key if the client sent one."""
 
     actor: Actor
     entry_id: EntryId
@@ -91,7 +91,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hold(Command, frozen=True, kw_only=True):
-    """These seats and units, all or nothing. The claim was checked for doubles at the door."""
+    """Hold these seats and units, all or nothing. The schema has checked that none is named twice."""
 
     booking_id: BookingId
     event_id: EventId
@@ -136,24 +136,24 @@ class Hold(Command, frozen=True, kw_only=True):
 
 
 class BookingCommand(Command, frozen=True, kw_only=True):
-    """Something about one booking."""
+    """A command about one booking."""
 
     booking_id: BookingId
 
     @property
     def rows(self) -> Collection[Row]:
-        """The booking."""
+        """The booking's row: the only one that it names."""
         return (("bookings", self.booking_id),)
 
 
 class Extend(BookingCommand, frozen=True, kw_only=True):
-    """More time."""
+    """Give a hold more time."""
 
     seconds: int
 
 
 class Confirm(BookingCommand, frozen=True, kw_only=True):
-    """The money was taken elsewhere."""
+    """Confirm a hold whose money the shop has taken elsewhere."""
 
     payment_id: str
     payment_method: str | None = None
@@ -164,7 +164,7 @@ class Release(BookingCommand, frozen=True, kw_only=True):
 
 
 class Full(StrEnum):
-    """All of it."""
+    """A refund of the full price of what is undone."""
 
     FULL = "full"
 
@@ -189,13 +189,13 @@ class Pay(BookingCommand, frozen=True, kw_only=True):
     automatic: bool = False
     return_url: str | None = None
     address: str | None = None
-    """From where a buyer asks, as a name that tells no address; None where that is not known, or not a buyer's."""
+    """The buyer's address as a keyed hash; None where it is not known, or the request is not a buyer's."""
     unpayable: InvalidRequest | None = None
-    """Why no money can be taken this way, which hinders nobody who has nothing to pay."""
+    """Why no money can be taken this way; a booking that costs nothing is confirmed all the same."""
 
 
 class RefundPayment(BookingCommand, frozen=True, kw_only=True):
-    """Money back, without a change to what was sold."""
+    """Refund money, without a change to what was sold."""
 
     refund_id: RefundId
     amount: int
@@ -203,7 +203,7 @@ class RefundPayment(BookingCommand, frozen=True, kw_only=True):
 
 
 class CreateEvent(Command, frozen=True, kw_only=True):
-    """A new event and what it sells."""
+    """Create an event and what it sells."""
 
     event: Event
     seats: tuple[Seat, ...] = ()
@@ -227,7 +227,7 @@ class PoolPatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeEvent(Command, frozen=True, kw_only=True):
-    """An operator's change to an event."""
+    """Change an event, as its operator."""
 
     event_id: EventId
     fields: Mapping[str, Any] = {}
@@ -242,7 +242,7 @@ class PayResult(msgspec.Struct, frozen=True, kw_only=True):
     booking: Booking
     payment: Payment | None = None
     joined: bool = False
-    """Whether another request opened the payment: then its end is not this request's answer."""
+    """Whether another request opened the payment: then its end is not this request's result."""
     gives_way: bool = False
     """Whether that payment is to be ended, so that this request can open its own."""
 
@@ -255,7 +255,7 @@ class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A verb's answer: the booking (or event) as it now is, at the moment that decided."""
+    """What a verb decided: the booking (or event) as it now is, at the moment that decided."""
 
     value: Any
     now: datetime
@@ -265,16 +265,16 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The answer that this key got the first time."""
+    """The response that the first request with this key got."""
 
     record: IdempotencyRecord
 
 
 class TryAgain(msgspec.Struct, frozen=True, kw_only=True):
-    """Not decided: something moved underneath, or a twin is being decided. The next batch looks anew."""
+    """Not decided: a row moved, or a request with the same key is being decided. The next batch decides it."""
 
     refusal: Refusal
-    """What to answer when there is no next time."""
+    """What the caller gets when there is no next time."""
     rounds_max: int
     delay_seconds: float = 0.0
     relief: object = None

@@ -1,9 +1,9 @@
-"""The engine: the verbs over one store, each with its line of requests.
+"""The engine: the verbs over one store, each with its queue of requests.
 
     engine = Engine(store, ids=ids)
-    answer = await engine.hold(ask)
+    result = await engine.hold(command)
 
-Every call returns an `Result` or raises a `Refusal` or an `Outage`. What was answered is committed.
+Every call returns a `Result` or raises a `Refusal` or an `Outage`. What a result says is committed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from earmark.engine.commands import (
     TryAgain,
 )
 from earmark.engine.group_commit import ROW_WAITS_MAX, BatchQueue, for_now
-from earmark.engine.idempotency import KnownKeys, Recalled, recall
+from earmark.engine.idempotency import KeyLookup, KnownKeys, look_up_key
 from earmark.engine.pending_writes import CLOCK
 from earmark.engine.ports.admission import Busy
-from earmark.engine.ports.observer import Nobody
+from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes
 from earmark.engine.verb_context import VerbContext
 from earmark.engine.verbs.cancel import cancel
@@ -116,16 +116,16 @@ class Engine:
         admission: Admission | None = None,
         request_seconds_max: float = 15.0,
         transaction_seconds_max: float = 10.0,
-        lanes: int = 3,
+        connection_slots: int = 3,
         batch_size_max: int = 100,
         observer: Observer | None = None,
         waiting_max: int = 5000,
-        line_seconds_max: float = 15.0,
+        queue_seconds_max: float = 15.0,
     ) -> None:
         self.store = store
         self.ids = ids
         self.policy = policy or Policy()
-        self.observer: Observer = observer or Nobody()
+        self.observer: Observer = observer or NullObserver()
         self.admission = admission
         self._listeners: list[Callable[[Changes], None]] = []
         if admission is not None:
@@ -134,18 +134,20 @@ class Engine:
         self._transaction_seconds_max = transaction_seconds_max
         self._row_waits = asyncio.Semaphore(ROW_WAITS_MAX)
         self._context = VerbContext(policy=self.policy, ids=ids)
-        size_max = min(batch_size_max, store.requests_at_once_max(batches=lanes * VERBS_BATCHED) or batch_size_max)
+        size_max = min(
+            batch_size_max, store.requests_at_once_max(batches=connection_slots * VERBS_BATCHED) or batch_size_max
+        )
 
         def queue(name: str, verb: BatchVerb[A], **options: Any) -> BatchQueue[A]:
             return BatchQueue(
-                partial(self.run, verb, draft=True, name=name),
+                partial(self.run, verb, optimistic=True, name=name),
                 relieve=self.relieve,
                 verb=name,
                 observer=self.observer,
-                lanes=lanes,
+                connection_slots=connection_slots,
                 size_max=size_max,
                 waiting_max=waiting_max,
-                waiting_seconds_max=line_seconds_max,
+                waiting_seconds_max=queue_seconds_max,
                 row_waits=self._row_waits,
                 **options,
             )
@@ -159,7 +161,7 @@ class Engine:
         self._deciding: set[IdempotencyKey] = set()
         """The keys of the holds that admission let through, while this process decides them."""
         self._best = BestSeats(store, hold=self.hold, waiting_max=waiting_max)
-        self.lines: Mapping[str, BatchQueue[Any]] = {
+        self.queues: Mapping[str, BatchQueue[Any]] = {
             "hold": self._holds,
             "extend": self._extends,
             "confirm": self._confirms,
@@ -167,9 +169,9 @@ class Engine:
             "cancel": self._cancels,
         }
 
-    def listen(self, hear: Callable[[Changes], None]) -> None:
-        """Tell somebody, after each commit of this process, what it wrote. To hear is quick, and never fails."""
-        self._listeners.append(hear)
+    def listen(self, listener: Callable[[Changes], None]) -> None:
+        """Call this after each commit of this process with what it wrote. It must be quick and must not raise."""
+        self._listeners.append(listener)
 
     def hold(self, command: Hold, *, within: float | None = None) -> Coroutine[Any, Any, Result]:
         """Set seats and units aside, all or nothing; `within` is what is left of a request's time."""
@@ -179,14 +181,14 @@ class Engine:
         return self._hold_admitted(command, self.admission, within=within)
 
     async def _hold_admitted(self, command: Hold, admission: Admission, *, within: float) -> Result:
-        """Admit → hold → and tell admission what became of it, whatever that is."""
+        """Admit → hold → report the outcome to admission, whatever it is."""
         key = command.idempotency.key if command.idempotency else None
         passed = await admission.admit(command.event_id, command.seats, buyer=command.buyer, key=key)
         if isinstance(passed, Busy):
-            # A repeat gets its answer whatever became of its seats. Only the store knows whether it is one: a hint may
+            # A repeat gets its response whatever became of its seats. Only the store knows if it is one: a hint may
             # be older than a sale at another server.
             if key is None:
-                await asyncio.sleep(0)  # A client that asks again and again leaves the event loop to others.
+                await asyncio.sleep(0)  # A client that repeats its request at once leaves the event loop to others.
             elif key in self._deciding or await self._known_keys.is_known(key):
                 return await self._holds.submit(command, within=min(within, REPLAY_SECONDS_MAX))
             raise SeatsTaken(seats=passed.seats, transient=True)
@@ -200,7 +202,7 @@ class Engine:
 
     async def _hold_passed(self, command: Hold, admission: Admission, passed: Any, *, within: float) -> Result:
         try:
-            answer = await self._holds.submit(command, within=within)
+            result = await self._holds.submit(command, within=within)
         except SeatsTaken as taken:
             hopeless = taken.why is not None  # A blocked seat comes back by no hold's end.
             admission.withdraw(passed, taken=taken.lapses, owners=taken.owners, hopeless=hopeless)
@@ -208,15 +210,15 @@ class Engine:
         except BaseException as broken:
             admission.withdraw(passed, hopeless=isinstance(broken, Refusal) and not broken.transient)
             raise
-        if isinstance(answer, Decided):
-            left = (answer.value.expires_at - answer.now).total_seconds()
+        if isinstance(result, Decided):
+            left = (result.value.expires_at - result.now).total_seconds()
             admission.record_grant(passed, seconds=left)
         else:
             admission.withdraw(passed)
-        return answer
+        return result
 
     def hold_best(self, command: Hold, wish: Wish) -> Coroutine[Any, Any, Result]:
-        """Set aside the best seats there are, and the units that the ask names: see `best`."""
+        """Hold the best seats there are, and the units that the command names: see `best_available`."""
         return self._best.hold(command, wish, within=self._request_seconds_max)
 
     def extend(self, command: Extend) -> Coroutine[Any, Any, Result]:
@@ -232,21 +234,21 @@ class Engine:
         return self._releases.submit(command, within=self._request_seconds_max)
 
     def cancel(self, command: Cancel) -> Coroutine[Any, Any, Result]:
-        """Undo a sale."""
+        """Undo a sale, or some lines of it."""
         return self._cancels.submit(command, within=self._request_seconds_max)
 
     async def create(self, command: CreateEvent) -> Result:
-        """Open an event."""
+        """Create an event with its seats and pools."""
         return await self.run_alone("create", command, lambda transaction: create(transaction, command, ids=self.ids))
 
     async def change(self, command: ChangeEvent) -> Result:
-        """Change an event."""
+        """Change an event: its window, limits, prices, capacity or blocked seats."""
         return await self.run_alone("change", command, lambda transaction: change(transaction, command, ids=self.ids))
 
-    async def recall(self, key: IdempotencyKey) -> Recalled:
+    async def look_up_key(self, key: IdempotencyKey) -> KeyLookup:
         """What became of the request with this key."""
         key_seconds = self.policy.key_seconds
-        return await recall(self.store, key, within=self._transaction_seconds_max, key_seconds=key_seconds)
+        return await look_up_key(self.store, key, within=self._transaction_seconds_max, key_seconds=key_seconds)
 
     async def expire(
         self, *, limit: int, skip: int = 0, reason: str = "swept", within: PoolRef | TotalRef | None = None
@@ -258,7 +260,7 @@ class Engine:
         )
 
     async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """One transaction that is not a batch's; those that listen are told what it wrote."""
+        """One transaction outside the batches; listeners get what it wrote."""
         return await self._patiently(partial(self._transact, work))
 
     async def _patiently(self, run: Callable[..., Awaitable[T]]) -> T:
@@ -280,7 +282,7 @@ class Engine:
 
     @property
     def _lock_seconds(self) -> float:
-        return max(line.lock_seconds for line in self.lines.values())
+        return max(queue.lock_seconds for queue in self.queues.values())
 
     async def _transact(self, work: Callable[[Transaction], Awaitable[T]], *, lock_seconds: float) -> T:
         written: Changes | None = None
@@ -297,14 +299,14 @@ class Engine:
                     watched, within=self._transaction_seconds_max, lock_seconds=lock_seconds
                 )
             finally:
-                self._tell(written)
+                self._notify_listeners(written)
         self._count_expired(written)
         return result
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of the store."""
-        lines = self.lines.values()
-        await asyncio.gather(*(line.close() for line in lines), self._best.close(), self._known_keys.close())
+        queues = self.queues.values()
+        await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
         if self.admission is not None:
             await self.admission.close()
         await self.store.close()
@@ -326,11 +328,11 @@ class Engine:
         verb: BatchVerb[A],
         begin: Callable[[], Sequence[A]],
         *,
-        draft: bool = False,
+        optimistic: bool = False,
         name: str = "",
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> list[Outcome]:
-        """One batch, one transaction. A commit whose answer was lost is looked up, never tried again blindly.
+        """Run one batch in one transaction. A commit whose reply was lost is looked up, never tried again blindly.
 
         `begin` returns the commands of the batch, each time the store runs the transaction.
         """
@@ -338,22 +340,22 @@ class Engine:
         with self.observer.transaction(name):
             try:
                 await self.store.transact(
-                    batch.run, within=self._transaction_seconds_max, draft=draft, lock_seconds=lock_seconds
+                    batch.run, within=self._transaction_seconds_max, optimistic=optimistic, lock_seconds=lock_seconds
                 )
             except OutcomeUnknown:
                 if not await self._took_place(batch.commands, batch.outcomes):
                     raise
             finally:
-                self._tell(batch.written)
+                self._notify_listeners(batch.written)
         if batch.written is not None and batch.written.expired:
             self._count_expired(batch.written)
         return batch.outcomes
 
-    def _tell(self, written: Changes | None) -> None:
-        """Also of what was lost or is in doubt: to look again costs little, to believe what is not so costs more."""
+    def _notify_listeners(self, written: Changes | None) -> None:
+        """Also after a commit that failed or is in doubt: a needless read costs little, a stale cache costs more."""
         if written is not None:
-            for hear in self._listeners:
-                hear(written)
+            for listener in self._listeners:
+                listener(written)
 
     def _count_expired(self, written: Changes | None) -> None:
         if written is not None and written.expired:
@@ -362,10 +364,10 @@ class Engine:
                     self.observer.expired(entry.reason or "")
 
     async def _took_place(self, batch: Sequence[A], outcomes: Sequence[Outcome]) -> bool:
-        """Whether a lost commit is there after all. All of a batch is, or nothing: one entry tells.
+        """Whether a lost commit is there after all. All of a batch is, or nothing: one entry shows it.
 
         Not finding it proves nothing, for the commit may still be on its way: then the outcome stays unknown, and
-        the caller's key will tell.
+        the caller finds out by its key.
         """
         written = [command.entry_id for command, outcome in zip(batch, outcomes, strict=True) if _wrote(outcome)]
         with contextlib.suppress(TimeoutError):

@@ -1,8 +1,8 @@
-"""Group commit: requests that come while a transaction commits travel together in the next one.
+"""Group commit: requests that arrive while a transaction commits share the next one.
 
-There is no timer. A lone request goes at once; under load, batches grow by themselves, up to a cap that keeps them
-from marching in step. Within a batch the order of arrival decides. One failing request never fails the others: a
-batch that breaks is split and run again, until the one that breaks is alone.
+There is no timer. A lone request is run at once; under load, batches grow by themselves, up to a cap that keeps the
+connection slots from committing in step. Within a batch the order of arrival decides. One failing request never fails
+the others: a batch that breaks is split and run again, until the one that breaks is alone.
 
 Nor does one locked row stop the others. A batch waits for it only as long as a few batches take. Then the requests that
 need the row wait for it in a transaction of their own (`blocked_rows`), and the others are run again at once.
@@ -21,9 +21,9 @@ from earmark.deadline_timer import DeadlineTimer
 from earmark.engine.blocked_rows import UNKNOWN, BlockedRows
 from earmark.engine.commands import Command, Outcome, Result, Row, TryAgain
 from earmark.engine.commit_speed import LOCK_SECONDS_MIN, CommitSpeed
-from earmark.engine.ports.observer import Nobody
+from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
-from earmark.engine.queued_requests import ANSWERED, QueuedRequest, unanswered
+from earmark.engine.queued_requests import RESOLVED, QueuedRequest, unresolved
 from earmark.engine.verbs.expire import CONTENDED_SECONDS
 from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy
 from earmark.observability import logs
@@ -39,7 +39,7 @@ A = TypeVar("A", bound=Command)
 log = logs.get()
 
 PASSED_MAX = 200
-"""How many who wait for a rival are passed over for one batch: to look past more of them costs more than it gives."""
+"""How many requests that wait for a rival are passed over for one batch: scanning more costs more than it gives."""
 ROW_WAITS_MAX = 2
 """How many connections may wait for locked rows at once: the others stay free for requests that can be decided."""
 DECIDING_SECONDS = 0.25
@@ -47,7 +47,7 @@ DECIDING_SECONDS = 0.25
 
 
 class BatchQueue(Generic[A]):
-    """A queue of requests for one verb, and a few lanes that carry batches of them to the store."""
+    """The queue of requests for one verb. Its connection slots are how many batches run at once."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class BatchQueue(Generic[A]):
         *,
         relieve: Callable[..., Awaitable[Room]],
         claims: Callable[[A], Collection[object]] = lambda _: (),
-        lanes: int = 3,
-        lane_min: int = 32,
+        connection_slots: int = 3,
+        next_slot_min: int = 32,
         size_max: int = 100,
         waiting_max: int = 5000,
         waiting_seconds_max: float = 15.0,
@@ -67,23 +67,23 @@ class BatchQueue(Generic[A]):
         self._run = run
         """One transaction: `run(begin, lock_seconds=…)` calls `begin` for its requests, each time it is run."""
         self._verb = verb
-        self._observer: Observer = observer or Nobody()
+        self._observer: Observer = observer or NullObserver()
         self._relieve = relieve
         self._claims = claims
         self._claimed: set[object] = set()
-        """What the batches under way are deciding about. A request for the same waits, and is then told at once."""
-        self._lanes = lanes
-        self._lane_min = lane_min
+        """What the batches under way are deciding about. A request for the same waits, and is then decided at once."""
+        self._connection_slots = connection_slots
+        self._next_slot_min = next_slot_min
         self._size_max = size_max
         self._waiting_max = waiting_max
         self._waiting_seconds_max = waiting_seconds_max
-        self._flying = 0
+        self._requests_in_flight = 0
         """Requests that are under way."""
         self._pace = CommitSpeed()
-        self._line: deque[QueuedRequest[A]] = deque()
+        self._queue: deque[QueuedRequest[A]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._gathered_at = 0.0
-        """When a lane last took a batch."""
+        """When a connection slot last took a batch."""
         self._standstill: asyncio.TimerHandle | None = None
         self._later: dict[QueuedRequest[A], asyncio.TimerHandle] = {}
         self._deadlines: DeadlineTimer[QueuedRequest[A]] = DeadlineTimer()
@@ -96,8 +96,8 @@ class BatchQueue(Generic[A]):
 
     @property
     def waiting(self) -> int:
-        """How many stand in line, wait to stand in it again, or wait for a locked row."""
-        return len(self._line) + len(self._later) + len(self._blocked)
+        """How many requests are queued, wait to be queued again, or wait for a locked row."""
+        return len(self._queue) + len(self._later) + len(self._blocked)
 
     @property
     def in_flight(self) -> int:
@@ -110,7 +110,7 @@ class BatchQueue(Generic[A]):
         return self._pace.lock_seconds(now=asyncio.get_running_loop().time())
 
     async def submit(self, command: A, *, within: float) -> Result:
-        """Stand in line, and return the answer once its transaction is certain."""
+        """Queue a command, and return its result once its transaction has committed."""
         if self.is_full:
             raise Overloaded
         loop = asyncio.get_running_loop()
@@ -123,28 +123,28 @@ class BatchQueue(Generic[A]):
         self._deadlines.watch(request)
         self._enter(request)
         try:
-            result: Result = await request.answer
+            result: Result = await request.result
             return result
         finally:
             # What still has the request would keep what was raised here, and with it every frame that it has passed.
-            request.answer, request.is_over = ANSWERED, True
+            request.result, request.is_over = RESOLVED, True
 
     @property
     def is_full(self) -> bool:
-        """Whether newcomers are turned away.
+        """Whether new requests are refused.
 
-        A newcomer waits as long as the first in line has waited, at least, and as those before it will take. So a
-        burst is taken in as far as it can be carried away in time, and none is let in only to hear of it too late.
+        A new request waits as long as the first in the queue has waited, at least, and as those before it will take. So
+        a burst is accepted as far as it can be decided in time, and none is accepted only to be refused too late.
         """
-        line = self._line
-        if not line:
+        queue = self._queue
+        if not queue:
             return False
         now = asyncio.get_running_loop().time()
-        ahead = self._pace.queue_seconds(len(line) + self._flying, now=now)
-        return max(now - line[0].since, ahead) > self._waiting_seconds_max or len(line) >= self._waiting_max
+        ahead = self._pace.queue_seconds(len(queue) + self._requests_in_flight, now=now)
+        return max(now - queue[0].since, ahead) > self._waiting_seconds_max or len(queue) >= self._waiting_max
 
     async def close(self) -> None:
-        """Finish what was accepted; a request that waits for a twin elsewhere is told so."""
+        """Finish what was accepted; refuse requests that wait for a twin in another process."""
         self._closing = True
         for request, handle in self._later.items():
             handle.cancel()
@@ -154,51 +154,53 @@ class BatchQueue(Generic[A]):
             await asyncio.wait(tasks)
 
     def _enter(self, request: QueuedRequest[A], *, first: bool = False) -> None:
-        if request.answer.done():
+        if request.result.done():
             return
         request.since = asyncio.get_running_loop().time()
-        (self._line.appendleft if first else self._line.append)(request)
+        (self._queue.appendleft if first else self._queue.append)(request)
         # A few are not worth a transaction of their own while one is under way: they will be the next.
-        if not self._running or (len(self._running) < self._lanes and len(self._line) >= self._lane_min):
-            self._open_lane()
-        elif self._standstill is None and len(self._running) < self._lanes:
+        if not self._running or (
+            len(self._running) < self._connection_slots and len(self._queue) >= self._next_slot_min
+        ):
+            self._take_slot()
+        elif self._standstill is None and len(self._running) < self._connection_slots:
             self._watch_for_standstill()
 
-    def _open_lane(self) -> None:
+    def _take_slot(self) -> None:
         self._running.add(asyncio.get_running_loop().create_task(self._drive()))
 
     def _watch_for_standstill(self) -> None:
         self._standstill = asyncio.get_running_loop().call_later(self.lock_seconds, self._end_standstill)
 
     def _end_standstill(self) -> None:
-        """Even a few are worth another lane when those that run have taken nothing for a while: one may hang."""
+        """Use another slot even for a few requests when the running ones took nothing for a while: one may hang."""
         self._standstill = None
-        if not self._line or len(self._running) >= self._lanes:
+        if not self._queue or len(self._running) >= self._connection_slots:
             return
         if asyncio.get_running_loop().time() - self._gathered_at >= self.lock_seconds:
-            self._open_lane()
+            self._take_slot()
         self._watch_for_standstill()
 
     async def _drive(self) -> None:
-        """One lane: batch after batch until the line is empty."""
-        lane = asyncio.current_task()
-        assert lane is not None
-        # The request that came first made this task, but it serves all: its id is not for the lines of others.
+        """Use one connection slot: batch after batch until the queue is empty."""
+        slot = asyncio.current_task()
+        assert slot is not None
+        # The request that came first made this task, but it serves all: its id is not for others' log lines.
         logs.request_id.set(None)
         try:
             while batch := self._gather():
                 claimed = {claim for request in batch for claim in self._claims(request.command)}
                 self._claimed |= claimed
-                self._flying += len(batch)
+                self._requests_in_flight += len(batch)
                 try:
                     with self._observer.batch(self._verb, [request.mark for request in batch]):
                         await self._carry(batch)
                 finally:
-                    self._flying -= len(batch)
+                    self._requests_in_flight -= len(batch)
                     self._claimed -= claimed
         finally:
-            # At once, and not by a callback: a request that came in between would find a lane that never comes.
-            self._running.discard(lane)
+            # At once, and not by a callback: a request that came in between would wait for a slot that has ended.
+            self._running.discard(slot)
 
     def _gather(self) -> list[QueuedRequest[A]]:
         """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
@@ -210,16 +212,16 @@ class BatchQueue(Generic[A]):
         wanted = set(self._claimed)
         blocked = self._blocked if self._blocked.rows else None
         self._gathered_at = asyncio.get_running_loop().time()
-        while self._line and len(batch) < self._size_max and len(passed) < PASSED_MAX:
-            request = self._line.popleft()
-            if request.answer.done() or (blocked is not None and blocked.take(request)):
+        while self._queue and len(batch) < self._size_max and len(passed) < PASSED_MAX:
+            request = self._queue.popleft()
+            if request.result.done() or (blocked is not None and blocked.take(request)):
                 continue
             if wanted and not wanted.isdisjoint(claims := self._claims(request.command)):
                 wanted.update(claims)
                 passed.append(request)
                 continue
             batch.append(request)
-        self._line.extendleft(reversed(passed))
+        self._queue.extendleft(reversed(passed))
         return batch
 
     async def _carry(self, requests: Sequence[QueuedRequest[A]]) -> None:
@@ -230,7 +232,7 @@ class BatchQueue(Generic[A]):
                 await self._decide(requests, lock_seconds=self.lock_seconds)
             except RowBusy as busy:
                 self._observer.blocked(self._verb)
-                waiting = unanswered(requests)
+                waiting = unresolved(requests)
                 requests = self._blocked.part(waiting, busy.rows)
                 in_vain += len(requests) == len(waiting)
                 if in_vain > 1 or not busy.rows:
@@ -241,8 +243,8 @@ class BatchQueue(Generic[A]):
                 return
 
     async def _decide(self, requests: Sequence[QueuedRequest[A]], *, lock_seconds: float, teaches: bool = True) -> None:
-        """One transaction for these, and their answers. `RowBusy` is for the caller to see to."""
-        shared: Shared[A] = Shared(list(requests))
+        """One transaction for these, and their results. `RowBusy` is for the caller to handle."""
+        shared: SharedTransaction[A] = SharedTransaction(list(requests))
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -263,8 +265,10 @@ class BatchQueue(Generic[A]):
             self._pace.learn(
                 requests=len(outcomes), seconds=now - began, side_by_side=max(1, len(self._running)), now=now
             )
-        told = zip(shared.requests, outcomes, strict=True)
-        if undecided := [(request, again) for request, outcome in told if (again := self._settle(request, outcome))]:
+        decided = zip(shared.requests, outcomes, strict=True)
+        if undecided := [
+            (request, again) for request, outcome in decided if (again := self._answer_or_retry(request, outcome))
+        ]:
             await self._retry(undecided)
 
     async def _split(self, requests: Sequence[QueuedRequest[A]], broken: Exception) -> None:
@@ -310,17 +314,17 @@ class BatchQueue(Generic[A]):
         patience = min(lock_seconds, min(request.deadline for request in in_time) - now - DECIDING_SECONDS)
         try:
             with self._observer.batch(self._verb, [request.mark for request in in_time]):
-                # The long wait teaches nothing: what it took says when a row was free, not how quick the database is.
+                # The long wait is not measured: it shows when a row was free, not how quick the database is.
                 await self._decide(in_time, lock_seconds=patience, teaches=lock_seconds < LOCK_SECONDS_MAX)
         except RowBusy as busy:
-            await self._sort_out(row, unanswered(in_time), busy, for_good=patience >= LOCK_SECONDS_MAX)
+            await self._sort_out(row, unresolved(in_time), busy, for_good=patience >= LOCK_SECONDS_MAX)
             return False
         return True
 
     async def _sort_out(self, row: Row, requests: Sequence[QueuedRequest[A]], busy: RowBusy, *, for_good: bool) -> None:
         """Refuse those that have waited for the row for long enough, let the others that need it wait on.
 
-        Those that do not need it stand in line again. Where no row can be named, they are found by halves.
+        Those that do not need it are queued again. Where no row can be named, they are found by halves.
         """
         stuck = [request for request in requests if any(one in busy.rows for one in request.command.rows)]
         others = [request for request in requests if request not in stuck]
@@ -346,15 +350,15 @@ class BatchQueue(Generic[A]):
             return
         middle = len(requests) // 2
         for half in (requests[:middle], requests[middle:]):
-            if not (still := unanswered(half)):
+            if not (still := unresolved(half)):
                 continue
             try:
                 await self._decide(still, lock_seconds=self.lock_seconds, teaches=False)
             except RowBusy as again:
-                await self._isolate(row, unanswered(still), again, for_good=for_good)
+                await self._isolate(row, unresolved(still), again, for_good=for_good)
 
-    def _settle(self, request: QueuedRequest[A], outcome: Outcome) -> TryAgain | None:
-        """Answer the request, or return why it shall be decided again instead."""
+    def _answer_or_retry(self, request: QueuedRequest[A], outcome: Outcome) -> TryAgain | None:
+        """Give the request its outcome, or return why it shall be decided again instead."""
         if isinstance(outcome, TryAgain):
             reason = outcome.refusal.code
             request.rounds = request.rounds or Counter()
@@ -369,8 +373,8 @@ class BatchQueue(Generic[A]):
             outcome = refusal
         if isinstance(outcome, EarmarkError):
             request.fail(outcome)
-        elif not request.answer.done():
-            request.answer.set_result(outcome)
+        elif not request.result.done():
+            request.result.set_result(outcome)
         return None
 
     async def _retry(self, again: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:
@@ -397,10 +401,10 @@ class BatchQueue(Generic[A]):
                 self._enter(request, first=True)
 
     async def _make_room(self, relief: object, *, units: int) -> Room | None:
-        """None where it failed: then those that were starved are refused for now, and the line moves on."""
+        """None where it failed: then the requests that need room are refused for now, and the queue goes on."""
         try:
             return await self._relieve(relief, units=units, lock_seconds=self.lock_seconds)
-        except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this line caused it)
+        except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this queue caused it)
             log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
             return None
 
@@ -412,7 +416,7 @@ class BatchQueue(Generic[A]):
         self._later[request] = asyncio.get_running_loop().call_later(seconds, enter)
 
 
-class Shared(msgspec.Struct, Generic[A]):
+class SharedTransaction(msgspec.Struct, Generic[A]):
     """The requests that share one transaction."""
 
     requests: list[QueuedRequest[A]]
@@ -420,11 +424,11 @@ class Shared(msgspec.Struct, Generic[A]):
     def begin(self) -> list[A]:
         """Those whose callers still wait, in the moment in which the store is ready to decide about them.
 
-        A store may run a transaction again, and asks again each time.
+        A store may run a transaction again, and calls this each time.
         """
         for request in self.requests:
             request.in_flight = True
-        self.requests = [request for request in self.requests if not (request.ended or request.answer.done())]
+        self.requests = [request for request in self.requests if not (request.ended or request.result.done())]
         return [request.command for request in self.requests]
 
     def undo(self) -> None:

@@ -1,8 +1,9 @@
-"""Replay: what an idempotency key remembers, for requests that are refused before the store has judged them.
+"""Looks up idempotency keys for requests that are refused before the store has decided them.
 
-A hold that Redis refuses may be a repeat of one that was granted, and a repeat gets its answer whatever became of its
-seats. Only the store knows whether it is one. Most often it is not: so first a plain read asks which keys are known,
-for all requests that wait. Only a request whose key is known goes on to the transaction that gives its answer again.
+A hold that Redis refuses may be a repeat of one that was granted, and a repeat gets the recorded response whatever
+became of its seats. Only the store knows whether it is one. Most often it is not: so first one plain read finds which
+keys are known, for all requests that wait. Only a request whose key is known needs the transaction that reads the
+response.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
     from earmark.domain.payment import PaymentKey
     from earmark.engine.commands import KeyedRequest
-    from earmark.engine.ports.store import Opening, Store, Transaction
+    from earmark.engine.ports.store import Store, Transaction, TransactionStart
 
 
-class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+class KeyLookup(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the request with a key, as far as the store knows it."""
 
     record: IdempotencyRecord | None = None
-    """The answer that it got."""
+    """The response that it got."""
     busy: bool = False
     """It is being decided at this moment, or it opened a payment."""
     about: Dossier | None = None
@@ -43,39 +44,39 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """Which request opened it; None where none is recorded."""
 
 
-async def recall(store: Store, key: IdempotencyKey, *, within: float, key_seconds: float) -> Recalled:
+async def look_up_key(store: Store, key: IdempotencyKey, *, within: float, key_seconds: float) -> KeyLookup:
     """Look a key up without deciding anything. A payment that it opened is found by the record of that."""
 
-    async def look(transaction: Transaction) -> tuple[Opening, PaymentKey | None]:
+    async def read_key(transaction: Transaction) -> tuple[TransactionStart, PaymentKey | None]:
         return await transaction.begin([key]), await transaction.read_payment_key(key)
 
-    opening, opened = await store.transact(look, within=within)
-    if record := opening.remembered.get(key):
-        return Recalled(record=record)
+    start, opened = await store.transact(read_key, within=within)
+    if record := start.remembered.get(key):
+        return KeyLookup(record=record)
     about = await store.read_dossier(opened.payment_id) if opened else None
     if about is not None and about.now - about.payment.created_at >= timedelta(seconds=key_seconds):
-        # The key's time is over: only a payment that is still open is told of.
+        # The key's time is over: only a payment that is still open is returned.
         about = about if about.booking.state is State.PAYING else None
     if about is not None and was_denied(about.payment):
         about = None
-    return Recalled(
-        busy=about is not None or key in opening.busy,
+    return KeyLookup(
+        busy=about is not None or key in start.busy,
         about=about,
         request_hash=opened.request_hash if opened else None,
     )
 
 
 class KnownKeys:
-    """Asks the store which keys remember an answer, many in one call."""
+    """Finds which keys have a recorded response, many in one call to the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._questions: SharedReads[IdempotencyKey, bool] = SharedReads(self._are_known)
-        self.is_known: Callable[[IdempotencyKey], Awaitable[bool]] = self._questions.command
+        self._reads: SharedReads[IdempotencyKey, bool] = SharedReads(self._are_known)
+        self.is_known: Callable[[IdempotencyKey], Awaitable[bool]] = self._reads.read
         """Whether a committed request used this key."""
 
-    async def answer(self, idempotency: KeyedRequest, *, within: float) -> Replayed | None:
-        """The answer that this request got before; None if it never got one."""
+    async def find_response(self, idempotency: KeyedRequest, *, within: float) -> Replayed | None:
+        """The response that this request got before; None if it never got one."""
         if not await self.is_known(idempotency.key):
             return None
         record = await self._read(idempotency.key, within=within)
@@ -86,15 +87,15 @@ class KnownKeys:
         return Replayed(record=record)
 
     async def close(self) -> None:
-        """Finish what was asked."""
-        await self._questions.close()
+        """Wait for the look-ups under way."""
+        await self._reads.close()
 
     async def _read(self, key: IdempotencyKey, *, within: float) -> IdempotencyRecord | None:
-        """What a known key remembers. While another request has it claimed, wait: the caller's deadline bounds that."""
+        """The record of a known key. While another request has it claimed, wait: the caller's deadline bounds that."""
         while True:
-            opening = await self._store.transact(lambda transaction: transaction.begin([key]), within=within)
-            if key not in opening.busy:
-                return opening.remembered.get(key)
+            start = await self._store.transact(lambda transaction: transaction.begin([key]), within=within)
+            if key not in start.busy:
+                return start.remembered.get(key)
             await asyncio.sleep(TWIN_DELAY_SECONDS)
 
     async def _are_known(self, keys: Sequence[IdempotencyKey]) -> list[bool]:

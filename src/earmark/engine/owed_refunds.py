@@ -50,7 +50,7 @@ def give_up(writes: PendingWrites, before: Payment) -> Payment:
     return writes.pay(msgspec.structs.replace(after, version=before.version + 1))
 
 
-def told(payment: Payment, *, before: Payment, **facts: Any) -> dict[str, Any]:
-    """A payment, as the journal tells of what is owed of it."""
+def owed_facts(payment: Payment, *, before: Payment, **facts: Any) -> dict[str, Any]:
+    """A payment, as the journal records what is owed of it."""
     own = {"id": str(payment.id), "state": payment.state.value, "currency": payment.currency}
     return own | {journal_changes.CHANGED: journal_changes.payment_pairs(before, payment)} | facts

@@ -1,8 +1,8 @@
-"""The ledger of one transaction: what moved, and what that means for totals, pools and seats.
+"""What one transaction will write: bookings that moved, and what that means for totals, pools and seats.
 
-Verbs say only "this booking was that and is now this". What a buyer's total and each pool gain or lose follows from
+A verb passes only a booking as it was and as it is now. What a buyer's total and each pool gain or lose follows from
 the two states, by one rule for every verb: an active booking counts towards its buyer; held and paying units are held,
-confirmed units are sold. Counting by hand, verb by verb, is how counts drift.
+confirmed units are sold. Counts would drift if each verb did its own counting.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 CLOCK = "clock"
 REPEAT = "repeat"
 PAYMENT = "payment"
-"""What is told of a booking's money when the booking itself does not move."""
+"""The verb of journal entries about a booking's money when the booking itself does not move."""
 
 
 class PendingWrites:
-    """Moves so far, in memory; nothing is written before `changes`."""
+    """The changes so far, in memory; the store writes them when it is given `changes`."""
 
     def __init__(self, *, now: datetime, ids: Ids) -> None:
         self.now = now
@@ -52,7 +52,7 @@ class PendingWrites:
         self._payment_keys: list[PaymentKey] = []
         self._payers: list[Payer] = []
         self._refunds: dict[RefundId, Refund] = {}
-        self._refunds_untold: dict[str, dict[str, Any]] = {}
+        self._refunds_unrecorded: dict[str, dict[str, Any]] = {}
         """What changed of refunds and stands in no entry yet, by their payment."""
         self._entries: list[Entry] = []
         self.totals: dict[TotalRef, int] = {}
@@ -71,7 +71,7 @@ class PendingWrites:
         after = law.expire(booking, now=self.now)
         self._expired[booking.id] = after
         self._count(booking, after)
-        self._tell(Verb.EXPIRE.value, booking, after, entry_id=self._ids.entry_id(), actor=CLOCK, reason=reason)
+        self._record(Verb.EXPIRE.value, booking, after, entry_id=self._ids.entry_id(), actor=CLOCK, reason=reason)
         return after
 
     def open(self, booking: Booking, *, command: Command, record: IdempotencyRecord | None) -> Booking:
@@ -79,7 +79,7 @@ class PendingWrites:
         self._opened[booking.id] = booking
         self._count(None, booking)
         self.seats.update(dict.fromkeys(booking.seat_refs, booking.id))
-        self._tell(
+        self._record(
             Verb.HOLD.value,
             None,
             booking,
@@ -110,7 +110,7 @@ class PendingWrites:
         self._count(before, after)
         if after.is_active and after.lines is not before.lines:
             self._cleared |= dict.fromkeys(set(before.seat_refs) - set(after.seat_refs), before.id)
-        self._tell(
+        self._record(
             verb.value,
             before,
             after,
@@ -124,22 +124,22 @@ class PendingWrites:
         )
         return after
 
-    def settle(
+    def move_for_payment(
         self, verb: Verb, before: Booking, after: Booking, *, actor: str, reason: str | None, money: dict[str, Any]
     ) -> Booking:
-        """A booking that money has moved, or its absence; an expired one that is sold has all its seats again."""
+        """A booking moved by a payment, or by its absence; an expired one that is sold has all its seats again."""
         again = before.state is State.EXPIRED and after.state is State.CONFIRMED
         (self._reclaimed if again else self._moved)[before.id] = after
         self._count(before, after)
-        told = self._ids.entry_id()
-        self._tell(verb.value, before, after, entry_id=told, actor=actor, reason=reason, money=money)
+        entry_id = self._ids.entry_id()
+        self._record(verb.value, before, after, entry_id=entry_id, actor=actor, reason=reason, money=money)
         return after
 
     def note(self, before: Booking, after: Booking, *, actor: str, reason: str | None, money: dict[str, Any]) -> None:
-        """Something about a booking's money that does not move the booking."""
+        """A journal entry about a booking's money that does not move the booking."""
         self._moved[before.id] = after
-        told = self._ids.entry_id()
-        self._tell(PAYMENT, before, after, entry_id=told, actor=actor, reason=reason, money=money)
+        entry_id = self._ids.entry_id()
+        self._record(PAYMENT, before, after, entry_id=entry_id, actor=actor, reason=reason, money=money)
 
     def pay(self, payment: Payment) -> Payment:
         """A payment as it now is: one version on, however often it moves in one transaction."""
@@ -159,18 +159,20 @@ class PendingWrites:
         self._payment_keys.append(opened)
 
     def count_try(self, payer: Payer) -> None:
-        """A buyer with one try more."""
+        """A payer with this payment counted as one more try."""
         self._payers.append(payer)
 
     def refund(self, refund: Refund, *, before: Refund | None = None) -> Refund:
-        """A refund as it now is, and as it was if it is not new. The next entry about its payment tells of it."""
+        """A refund as it now is, and as it was if it is not new. The next entry about its payment records it."""
         self._refunds[refund.id] = refund
-        untold = self._refunds_untold.setdefault(str(refund.payment_id), {})
-        untold[str(refund.id)] = journal_changes.refund_pairs(before, refund)
+        unrecorded = self._refunds_unrecorded.setdefault(str(refund.payment_id), {})
+        unrecorded[str(refund.id)] = journal_changes.refund_pairs(before, refund)
         return refund
 
-    def remember(self, verb: Verb, booking: Booking, *, command: Command, record: IdempotencyRecord | None) -> None:
-        """A verb that found its work done: nothing moved, so the entry is about no version, but its key remembers."""
+    def record_repeat(
+        self, verb: Verb, booking: Booking, *, command: Command, record: IdempotencyRecord | None
+    ) -> None:
+        """A verb found its work done: nothing moved, so the entry has no version, but the key keeps its response."""
         if command.idempotency is None:
             return
         entry = Entry(
@@ -190,10 +192,10 @@ class PendingWrites:
         given = self.seats.get(seat)
         return self._opened[given] if given else None
 
-    def tell_of_event(
+    def record_event(
         self, verb: str, event: Event, *, command: Command, record: IdempotencyRecord | None, facts: dict[str, Any]
     ) -> None:
-        """What an operator did to an event."""
+        """The journal entry of an operator's change to an event."""
         entry = Entry(
             id=command.entry_id,
             event_id=event.id,
@@ -208,7 +210,7 @@ class PendingWrites:
         self._entries.append(entry)
 
     def changes(self, **offer: Any) -> Changes:
-        """Everything to write; `offer` is what an operator changed about the event."""
+        """Everything to write; `offer` holds what an operator changed about the event."""
         return Changes(
             expired=list(self._expired.values()),
             moved=list(self._moved.values()),
@@ -238,7 +240,7 @@ class PendingWrites:
         for ref, delta in (_units(before, sign=-1) if before else {}).items():
             self.pools[ref] = self.pools.get(ref, PoolDelta()) + delta
 
-    def _tell(
+    def _record(
         self,
         verb: str,
         before: Booking | None,
@@ -255,7 +257,7 @@ class PendingWrites:
         idempotency = command.idempotency if command else None
         facts = _facts(before, after)
         if money:
-            refunds = self._refunds_untold.pop(money["id"], None)
+            refunds = self._refunds_unrecorded.pop(money["id"], None)
             facts["payment"] = money | {journal_changes.REFUNDS: refunds} if refunds else money
         if opened:
             pairs = journal_changes.payment_pairs(None, opened)
@@ -289,7 +291,7 @@ def _units(booking: Booking, *, sign: int) -> dict[PoolRef, PoolDelta]:
 
 
 def _facts(before: Booking | None, after: Booking) -> dict[str, Any]:
-    """What changed, by name, as it now is, and as it was."""
+    """The fields that changed, by name: as they now are, and as they were."""
     facts: dict[str, Any] = {}
     if before is not None:
         facts[journal_changes.WAS] = journal_changes.was(before, after)

@@ -17,53 +17,53 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=Command)
 
 
-class _Answered:
-    """What is left of an answer once it was given."""
+class _Resolved:
+    """Stands for the future of a result that the caller has got."""
 
     def done(self) -> bool:
-        """Always."""
+        """True: the caller has its result."""
         return True
 
 
-ANSWERED = cast("asyncio.Future[Result]", _Answered())
+RESOLVED = cast("asyncio.Future[Result]", _Resolved())
 
 
 class QueuedRequest(msgspec.Struct, Generic[A], eq=False):
     """One request's place in the queue."""
 
     command: A
-    answer: Any
+    result: Any
     """The future of its result."""
     deadline: float
     mark: object = None
     since: float = 0.0
-    """When it took its present place."""
+    """When it was queued last."""
     is_over: bool = False
-    """Whether its caller has an answer, or waits no longer."""
+    """Whether its caller has a result, or waits no longer."""
     ended: bool = False
     """Whether its time is over."""
     in_flight: bool = False
     """Whether a transaction is deciding it: its outcome is unknown if its time is over meanwhile."""
     rounds: Counter[str] | None = None
-    """How often it had to come again, by reason: waiting for a twin is not being starved."""
+    """How often it was queued again, by reason: each reason has a limit of its own."""
     dry: frozenset[object] = frozenset()
     """The pools and totals in which no lapsed hold was left to end when it was last decided."""
     refusal: EarmarkError | None = None
-    """What to say if its time is over while it still waits; that the queue was too long if nothing is known."""
+    """What it is refused with if its time is over while it still waits; `Overloaded` if None."""
 
     def fail(self, error: Exception) -> None:
-        """Tell its caller, if that still waits."""
-        if not self.answer.done():
-            self.answer.set_exception(error)
+        """Raise this for its caller, if that still waits."""
+        if not self.result.done():
+            self.result.set_exception(error)
 
     def expire(self) -> None:
-        """Its time is over. What still waits is never begun; what is under way ends without a listener."""
-        # A store may begin with it in a thread of its own at this moment. Each side says first what it does, and then
-        # looks at the other: so a request that is told that it was not begun is never begun.
+        """Its time is over. A request that still waits is never begun; one under way ends without a caller."""
+        # A store may begin with it in a thread of its own at this moment. Each side first sets its own flag, and then
+        # reads the other's: so a request that is refused as not begun is never begun.
         self.ended = True
         self.fail(OutcomeUnknown() if self.in_flight else self.refusal or Overloaded())
 
 
-def unanswered(requests: Iterable[QueuedRequest[A]]) -> list[QueuedRequest[A]]:
+def unresolved(requests: Iterable[QueuedRequest[A]]) -> list[QueuedRequest[A]]:
     """Those whose callers still wait."""
-    return [request for request in requests if not request.answer.done()]
+    return [request for request in requests if not request.result.done()]

@@ -1,1 +1,1 @@
-"""Payments; `gateways` has one package for each product that takes money."""
+"""The payment saga: opens, drives and refunds payments; `gateways` has one package for each product."""

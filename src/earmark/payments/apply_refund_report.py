@@ -1,10 +1,10 @@
-"""money back: what a gateway said of a refund, and what that means for its payment.
+"""Applies what a gateway reported of a refund to the refund and its payment.
 
     pending ──► done ──► refused      (made, and weeks later it came back: an account that is closed by now)
        └──────────────► refused
 
-Whatever is refused leaves money without a booking, or a buyer without money: somebody has to look. So has somebody
-where a person gave money back at the gateway's own page: the booking stays sold until they say otherwise.
+A refused refund leaves money without a booking, or a buyer without money: an operator has to look. So an operator has
+where a person gave money back at the gateway's own page: the booking stays sold until the operator says otherwise.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ REFUNDED_ELSEWHERE = "a refund was made at the gateway, and not by Earmark"
 FAILED_ELSEWHERE = "a refund that was made at the gateway, and not by Earmark, has failed since"
 
 
-async def hear_refund(
+async def apply_refund_report(
     transaction: Transaction, *, report: RefundReport, refund_id: RefundId, about: Dossier, ids: Ids
 ) -> Payment:
-    """Lay what the gateway said of a refund over what is known of it."""
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+    """Apply a gateway's report of a refund to the refund and its payment."""
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
-    refund, after = _heard(writes, booking, before, refunds.pop(refund_id), report)
+    refund, after = _apply(writes, booking, before, refunds.pop(refund_id), report)
     on_their_way = any(one.state is RefundState.PENDING for one in (refund, *refunds.values()))
     after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now, open_question=on_their_way))
     await transaction.write(writes.changes())
     return after
 
 
-async def hear_elsewhere(
+async def apply_refunds_elsewhere(
     transaction: Transaction, *, found: Sequence[RefundRecord], about: Dossier, ids: Ids
 ) -> Payment:
-    """Lay the gateway's list of refunds over ours: what is on none of our rows was made without Earmark.
+    """Compare the gateway's list of refunds with ours: what is on none of our rows was made without Earmark.
 
-    A refund of ours is recorded before its gateway is asked, so it is never taken for another, answered or not.
+    A refund of ours is recorded before its gateway is called, so it is never taken for another's.
     """
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
     after = before
     if before.version == about.payment.version:
-        # Else the list may be older than what is known: the payment is due at once, and asked about again.
+        # Else the list may be older than what is known: the payment is due at once, and the gateway is asked again.
         others = [one for one in found if one.refund_id not in refunds and one.standing is not RefundStanding.REFUSED]
         after = law.refunded_elsewhere(before, sum(one.amount for one in others))
     more = after.refunded_elsewhere - before.refunded_elsewhere
@@ -76,7 +76,7 @@ async def hear_elsewhere(
     return after
 
 
-def _heard(
+def _apply(
     writes: PendingWrites, booking: Booking, before: Payment, refund: Refund, report: RefundReport
 ) -> tuple[Refund, Payment]:
     after = before

@@ -1,6 +1,6 @@
-"""money: what a gateway said of a payment, and what that means for its booking. One verb for whoever heard it.
+"""Applies what a gateway reported of a payment to the payment and its booking, whichever process got the report.
 
-    look at the seats that a re-claim would need → lock the booking, with the lapsed owners of those seats → the payment
+    read the seats that a re-claim would need → lock the booking, with the lapsed owners of those seats → the payment
          → judge on the locked rows → lock totals, pools and seats where the booking takes or gives → write
 
 Money that came late finds its booking expired. If everything is still free it is sold after all; if something moved
@@ -19,7 +19,7 @@ from earmark.domain import payment as law
 from earmark.domain.event import OnDecline, per_buyer_max
 from earmark.domain.ids import PoolRef, TotalRef
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
-from earmark.domain.seat import Verdict, verdict
+from earmark.domain.seat import SeatAvailability, availability
 from earmark.domain.state_machine import State, Verb
 from earmark.engine.pending_writes import PendingWrites
 from earmark.engine.ports.store import Changes
@@ -41,15 +41,15 @@ LATE = "the payment came too late"
 OPERATOR = "operator"
 
 
-class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """Not decided: something is not as it was seen. Look again; first end the lapsed holds of `relief`, if any."""
+class RowsMoved(msgspec.Struct, frozen=True, kw_only=True):
+    """Not decided: a row is not as it was read. Read again; first end the lapsed holds of `relief`, if any."""
 
     relief: PoolRef | TotalRef | None = None
     short: int = 0
     """How many units of it are missing."""
 
 
-async def hear(
+async def apply_report(
     transaction: Transaction,
     *,
     report: Report,
@@ -57,19 +57,19 @@ async def hear(
     ids: Ids,
     policy: Policy,
     dry: Collection[PoolRef | TotalRef] = (),
-) -> Payment | Moved:
-    """Lay what the gateway said over what is known. What is `dry` has no lapsed hold left that could be ended."""
-    opening = await transaction.begin([])
-    hearing = await _Hearing.open(transaction, about, writes=PendingWrites(now=opening.now, ids=ids), ids=ids)
-    if hearing is None:
-        return Moved()
-    return await hearing.hear(report, policy=policy, dry=dry)
+) -> Payment | RowsMoved:
+    """Apply a gateway's report of a payment. What is `dry` has no lapsed hold left that could be ended."""
+    start = await transaction.begin([])
+    reported = await _ReportedPayment.open(transaction, about, writes=PendingWrites(now=start.now, ids=ids), ids=ids)
+    if reported is None:
+        return RowsMoved()
+    return await reported.apply(report, policy=policy, dry=dry)
 
 
-async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
-    """The gateway was silent: what was asked of it may have happened, and is looked at again later."""
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+async def apply_silence(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+    """The gateway was silent: the call may have taken effect, so the payment is due again later."""
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     unknown = law.unanswered(before)
@@ -82,15 +82,15 @@ async def hear_nothing(transaction: Transaction, *, about: Dossier, ids: Ids) ->
 
 
 async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_over: bool = False) -> Payment:
-    """Nobody waits for this money any longer: its booking is lost, or the gateway took too long to decide.
+    """End the wait for this money: its booking is lost, or the gateway took too long to decide.
 
-    Where the gateway takes the money by itself only its own word ends the wait: such a payment is flagged instead, and
-    its booking stays pinned until somebody has looked.
+    Where the gateway takes the money by itself only its own report ends the wait: such a payment is flagged instead,
+    and its booking stays pinned until an operator has looked.
 
     With `hand_over` the payment is due at once, for another driver to end it at its gateway.
     """
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     waits = wants(booking, before) and booking.state is State.PAYING
@@ -103,13 +103,13 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
         else:
             after = law.given_up(before)
             lost = booking_law.lapse(booking, now=writes.now)
-            writes.settle(
+            writes.move_for_payment(
                 Verb.EXPIRE,
                 booking,
                 lost,
                 actor=notes.actor(before),
                 reason="not paid in time",
-                money=notes.told(before, after),
+                money=notes.step_facts(before, after),
             )
     elif not wants(booking, before) and before.state in UNDECIDED | {PaymentState.AUTHORISED}:
         after = law.given_up(before)
@@ -123,9 +123,9 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
 
 
 async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
-    """Its buyer has left its action undone and named another method: it is about to be ended at its gateway."""
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+    """Mark a payment whose buyer left its action undone and named another method: it will be ended at its gateway."""
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     if before.state is not PaymentState.REQUIRES_ACTION or before.code == law.REPLACED:
@@ -137,26 +137,26 @@ async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -
     return after
 
 
-async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
-    """A person has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
-    opening = await transaction.begin([])
-    writes = PendingWrites(now=opening.now, ids=ids)
+async def resolve_by_hand(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
+    """An operator has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
-    told = notes.told(before, after, typed=True) | {"settled_as": how.value}
+    told = notes.step_facts(before, after, typed=True) | {"settled_as": how.value}
     waits = wants(booking, before) and (booking.state is State.PAYING or how is SettledAs.NOTHING)
     if not waits:
         writes.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
     elif how is SettledAs.KEPT:
-        sold = booking_law.settle(booking, payment_id=str(after.id), method=after.shown_method, now=writes.now)
-        writes.settle(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
+        sold = booking_law.confirm_paid(booking, payment_id=str(after.id), method=after.shown_method, now=writes.now)
+        writes.move_for_payment(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
     elif booking.state is State.CONFIRMED:
         undone = booking_law.cancel(booking, now=writes.now)
-        writes.settle(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
+        writes.move_for_payment(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
     else:
         lost = booking_law.lapse(booking, now=writes.now)
-        writes.settle(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
+        writes.move_for_payment(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
     after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now))
     await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})
     await transaction.lock_pools(writes.pools.keys())
@@ -167,21 +167,21 @@ async def settle(transaction: Transaction, *, how: SettledAs, note: str, about: 
 async def take_callback(
     transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
 ) -> bool:
-    """Remember the callback and make its payment due, in one transaction.
+    """Record the callback and make its payment due, in one transaction.
 
     A process that crashes afterwards loses nothing.
     """
-    opening = await transaction.begin([])
+    start = await transaction.begin([])
     if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
         return False
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
     if callback.disputed:
-        writes = PendingWrites(now=opening.now, ids=ids)
+        writes = PendingWrites(now=start.now, ids=ids)
         notes.dispute(writes, booking, payment, kind=callback.kind)
         await transaction.write(writes.changes())
     else:
-        await transaction.write(due_now(payment, now=opening.now))
+        await transaction.write(due_now(payment, now=start.now))
     return True
 
 
@@ -190,8 +190,8 @@ def wants(booking: Booking, payment: Payment) -> bool:
     return booking.state in {State.PAYING, State.CONFIRMED} and booking.payment_id == str(payment.id)
 
 
-class _Hearing:
-    """One report, on rows that are locked by now."""
+class _ReportedPayment:
+    """A reported payment and its booking, on rows that are locked by now."""
 
     def __init__(
         self,
@@ -208,21 +208,21 @@ class _Hearing:
     ) -> None:
         self._transaction = transaction
         self._about = about
-        self._ledger = writes
+        self._writes = writes
         self._ids = ids
         self._event = event
         self._booking = booking
         self._payment = payment
         self._seen = seen
         self._owners = owners
-        self._told = False
-        """Whether the journal has what was heard."""
+        self._recorded = False
+        """Whether the journal has what was reported."""
 
     @classmethod
     async def open(
         cls, transaction: Transaction, about: Dossier, *, writes: PendingWrites, ids: Ids
-    ) -> _Hearing | None:
-        """Look, then lock; None when the booking ran out between the two."""
+    ) -> _ReportedPayment | None:
+        """Read, then lock; None when the booking ran out between the two."""
         was = about.booking
         [event] = (await transaction.read_events({was.event_id})).values()
         seen = await transaction.read_seats(was.seat_refs) if was.state is State.EXPIRED else {}
@@ -244,47 +244,51 @@ class _Hearing:
             owners=locked,
         )
 
-    async def hear(self, report: Report, *, policy: Policy, dry: Collection[PoolRef | TotalRef]) -> Payment | Moved:
-        """Judge, and write what follows."""
-        before, booking, now = self._payment, self._booking, self._ledger.now
+    async def apply(
+        self, report: Report, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
+    ) -> Payment | RowsMoved:
+        """Decide what the report means, and write it."""
+        before, booking, now = self._payment, self._booking, self._writes.now
         wanted = wants(booking, before)
         wanted_still = wanted and not law.is_replaced(before)
-        after = law.heard(before, report.standing, wanted=wanted_still, captured=report.captured)
+        after = law.after_report(before, report.standing, wanted=wanted_still, captured=report.captured)
         news = after is not before
         after = _known(after, report)
         if news and report.standing in law.DECISIONS:
             after = msgspec.structs.replace(after, processed_at=now)
         if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
             moved = await self._reclaim(after, policy=policy, dry=dry)
-            if isinstance(moved, Moved):
+            if isinstance(moved, RowsMoved):
                 return moved
             if moved is None:
                 after = self._give_back(after, reason=LATE)
                 self._note(before, after, reason=LATE)
             else:
-                self._settle(Verb.CONFIRM, moved, before, after, reason="late money, and everything was still free")
+                self._move_booking(
+                    Verb.CONFIRM, moved, before, after, reason="late money, and everything was still free"
+                )
         elif news:
             after = self._follow(before, after, wanted=wanted)
         elif self._is_deciding(report) and wanted:
             self._pin(before, after, processing=report.standing is Standing.PROCESSING)
-        if not self._told and journal_changes.payment_pairs(before, after):
-            notes.learn(self._ledger, booking, before, after)
-        # A refund on its way is asked about again, also of a payment that a person has to look at.
+        if not self._recorded and journal_changes.payment_pairs(before, after):
+            notes.learn(self._writes, booking, before, after)
+        # A refund on its way is read again later, also of a payment that an operator has to look at.
         asked = any(refund.state is RefundState.PENDING for refund in self._about.refunds)
-        after = self._ledger.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
+        after = self._writes.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
         if booking.state is not State.EXPIRED:
-            await self._transaction.lock_totals({ref for ref, units in self._ledger.totals.items() if units})
-            await self._transaction.lock_pools(self._ledger.pools.keys())
-        await self._transaction.write(self._ledger.changes())
+            await self._transaction.lock_totals({ref for ref, units in self._writes.totals.items() if units})
+            await self._transaction.lock_pools(self._writes.pools.keys())
+        await self._transaction.write(self._writes.changes())
         return after
 
     def _follow(self, before: Payment, after: Payment, *, wanted: bool) -> Payment:
-        """What news of a payment means for a booking that has not run out."""
-        booking, now = self._booking, self._ledger.now
+        """What a changed payment means for a booking that has not run out."""
+        booking, now = self._booking, self._writes.now
         match after.state:
             case PaymentState.AUTHORISED | PaymentState.CAPTURED if wanted and booking.state is State.PAYING:
-                sold = booking_law.settle(booking, payment_id=str(after.id), method=after.shown_method, now=now)
-                self._settle(Verb.CONFIRM, sold, before, after)
+                sold = booking_law.confirm_paid(booking, payment_id=str(after.id), method=after.shown_method, now=now)
+                self._move_booking(Verb.CONFIRM, sold, before, after)
             case PaymentState.CAPTURED if not wanted:
                 after = self._give_back(after, reason=LATE)
                 self._note(before, after, reason=LATE)
@@ -292,14 +296,14 @@ class _Hearing:
                 # What the shop did wrong at its gateway costs no buyer the hold, nor does a change of card.
                 keep = self._event.on_decline is OnDecline.KEEP or law.keeps_hold(after)
                 kept = booking_law.decline(booking, keep=keep, now=now)
-                self._settle(Verb.DECLINE, kept, before, after, reason=after.code)
+                self._move_booking(Verb.DECLINE, kept, before, after, reason=after.code)
             case PaymentState.VOIDING if wanted and booking.state is State.PAYING:
                 # It is being ended for another, and was authorised meanwhile: the hold is free for the other.
                 kept = booking_law.decline(booking, keep=True, now=now)
-                self._settle(Verb.DECLINE, kept, before, after, reason=law.REPLACED)
+                self._move_booking(Verb.DECLINE, kept, before, after, reason=law.REPLACED)
             case PaymentState.FAILED if wanted:
                 undone = booking_law.cancel(booking, now=now)
-                self._settle(Verb.CANCEL, undone, before, after, reason=f"the capture was refused: {after.code}")
+                self._move_booking(Verb.CANCEL, undone, before, after, reason=f"the capture was refused: {after.code}")
             case PaymentState.REQUIRES_ACTION | PaymentState.PENDING if wanted:
                 self._pin(before, after, processing=after.state is PaymentState.PENDING)
             case _:
@@ -308,9 +312,9 @@ class _Hearing:
 
     async def _reclaim(
         self, payment: Payment, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
-    ) -> Booking | Moved | None:
+    ) -> Booking | RowsMoved | None:
         """The booking, sold after all; None when something of it is gone."""
-        booking, writes = self._booking, self._ledger
+        booking, writes = self._booking, self._writes
         if self._event.is_over(now=writes.now) or not self._all_free():
             return None
         flipped = [owner for owner in self._owners.values() if owner.is_due(writes.now)]
@@ -318,27 +322,29 @@ class _Hearing:
             return None
         for owner in flipped:
             writes.expire(owner, reason="taken over")
-        sold = booking_law.settle(booking, payment_id=str(payment.id), method=payment.shown_method, now=writes.now)
+        sold = booking_law.confirm_paid(
+            booking, payment_id=str(payment.id), method=payment.shown_method, now=writes.now
+        )
         totals = await self._transaction.lock_totals({booking.total_ref, *writes.totals})
         pools = await self._transaction.lock_pools({*booking.pool_deltas(), *writes.pools})
         if len(await self._transaction.lock_seats(list(self._seen.values()))) < len(self._seen):
-            return Moved()
+            return RowsMoved()
         limit = per_buyer_max(policy, of_event=self._event.per_buyer_max)
         have = totals[booking.total_ref] + writes.totals.get(booking.total_ref, 0)
         if limit is not None and have + booking.lines.units > limit:
             short = have + booking.lines.units - limit
-            return None if booking.total_ref in dry else Moved(relief=booking.total_ref, short=short)
+            return None if booking.total_ref in dry else RowsMoved(relief=booking.total_ref, short=short)
         for ref, delta in booking.pool_deltas(sold=1).items():
             given = writes.pools.get(ref)
             free = pools[ref].free - (given.held + given.sold if given else 0)
             if delta.sold > free:
-                return None if ref in dry else Moved(relief=ref, short=delta.sold - free)
+                return None if ref in dry else RowsMoved(relief=ref, short=delta.sold - free)
         return sold
 
     def _all_free(self) -> bool:
-        """As far as the look shows: each seat is this booking's, nobody's, or lapsed."""
-        free = {Verdict.FREE, Verdict.LAPSED}
-        return all(verdict(seat, now=self._ledger.now) in free for seat in self._seen.values())
+        """As far as the unlocked read shows: each seat is this booking's, free, or lapsed."""
+        free = {SeatAvailability.FREE, SeatAvailability.LAPSED}
+        return all(availability(seat, now=self._writes.now) in free for seat in self._seen.values())
 
     def _give_back(self, payment: Payment, *, reason: str) -> Payment:
         """All that is left of it is owed from here on."""
@@ -347,10 +353,10 @@ class _Hearing:
             payment_id=payment.id,
             booking_id=payment.booking_id,
             amount=payment.left,
-            created_at=self._ledger.now,
+            created_at=self._writes.now,
             reason=reason,
         )
-        self._ledger.refund(refund)
+        self._writes.refund(refund)
         return law.owing(payment, refund.amount)
 
     def _pin(self, before: Payment, after: Payment, *, processing: bool) -> None:
@@ -359,32 +365,38 @@ class _Hearing:
         assert booking.paying_until is not None, "paying has an end"
         until = booking.paying_until
         if processing:
-            until = law.paying_until(began=before.created_at, now=self._ledger.now)
+            until = law.paying_until(began=before.created_at, now=self._writes.now)
         if after.state is not before.state or (until - booking.paying_until).total_seconds() > law.WAIT_SECONDS_MAX:
-            self._told = True
+            self._recorded = True
             pinned = booking_law.noted(booking, paying_until=max(until, booking.paying_until))
-            self._ledger.note(booking, pinned, actor=notes.actor(before), reason=None, money=notes.told(before, after))
+            self._writes.note(
+                booking, pinned, actor=notes.actor(before), reason=None, money=notes.step_facts(before, after)
+            )
 
     def _is_deciding(self, report: Report) -> bool:
         deciding = {Standing.PROCESSING, Standing.REQUIRES_ACTION}
         return report.standing in deciding and self._booking.state is State.PAYING
 
-    def _settle(self, verb: Verb, booking: Booking, before: Payment, after: Payment, reason: str | None = None) -> None:
-        self._told = True
-        told = notes.told(before, after)
-        self._ledger.settle(verb, self._booking, booking, actor=notes.actor(before), reason=reason, money=told)
+    def _move_booking(
+        self, verb: Verb, booking: Booking, before: Payment, after: Payment, reason: str | None = None
+    ) -> None:
+        self._recorded = True
+        told = notes.step_facts(before, after)
+        self._writes.move_for_payment(
+            verb, self._booking, booking, actor=notes.actor(before), reason=reason, money=told
+        )
 
     def _note(self, before: Payment, after: Payment, reason: str | None = None) -> None:
-        self._told = True
-        notes.note(self._ledger, self._booking, before, after, reason=reason)
+        self._recorded = True
+        notes.note(self._writes, self._booking, before, after, reason=reason)
 
 
 def _is_lapsed(seat: SeatSeen, writes: PendingWrites) -> bool:
-    return verdict(seat, now=writes.now) is Verdict.LAPSED
+    return availability(seat, now=writes.now) is SeatAvailability.LAPSED
 
 
 def _known(payment: Payment, report: Report) -> Payment:
-    """With what the gateway told beside how it stands. What a person said when settling it is not overwritten."""
+    """With the report's other facts. What an operator wrote when settling it is not overwritten."""
     if payment.state is PaymentState.SETTLED:
         return payment
     return msgspec.structs.replace(
@@ -397,5 +409,5 @@ def _known(payment: Payment, report: Report) -> Payment:
 
 
 def due_now(payment: Payment, *, now: datetime) -> Changes:
-    """Somebody has to look at this payment, whatever is known of it."""
+    """Make this payment due at once, in whatever state it is."""
     return Changes(payments=[msgspec.structs.replace(payment, due_at=now, version=payment.version + 1)])

@@ -1,10 +1,10 @@
-"""The teller: takes a payment from where its rows stand to where nothing is left to do.
+"""The payment driver: takes a payment from where its rows stand to where nothing is left to do.
 
-    read the payment, its booking and its refunds → one step → call the gateway → write what it said → and again
+    read the payment, its booking and its refunds → one step → call the gateway → write what it reported → and again
 
-The rows are the saga. Whoever drives a payment (a request, a callback, the reconciler) starts from them, and may die
-anywhere: the next one starts from them too. No lock and no transaction is open while a gateway works, and two who drive
-the same payment do no harm, for every call carries an id that makes it the same call.
+The rows are the saga. What drives a payment (a request, a callback, the reconciler) starts from them, and may crash
+anywhere: the next one starts from them too. No lock and no transaction is open while a gateway works, and two processes
+that drive the same payment do no harm, for every call carries an id that makes it the same call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from earmark.errors import GatewayUnavailable, InvalidRequest, Outage, PaymentIn
 from earmark.payments import apply_refund_report, apply_report
 from earmark.payments.gateway_orders import order_of, refund_order_of, without_code
 from earmark.payments.gateway_queues import GatewayQueues
-from earmark.payments.pay import conclude_payment, has_answer, open_payment
+from earmark.payments.pay import conclude_payment, is_concluded, open_payment
 from earmark.payments.refund import record_refund
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ T = TypeVar("T")
 
 STEPS_MAX = 20
 HURRIED_SECONDS = 1.0
-"""How long whoever comes after the word to hurry waits for a gateway: most answer by then."""
+"""How long a request that comes after `hurry` waits for a gateway: most answer by then."""
 MOVED_ROUNDS_MAX = 3
 REPLACE_TRIES_MAX = 2
-"""How often a gateway is asked at once to end a payment for another: the first answer may be lost."""
+"""How often a gateway is called in a row to end a payment for another: the first reply may be lost."""
 REFUND_STATUS = "refund_status"
 LIST_REFUNDS = "list_refunds"
 REFUNDS_LOOKED_AT_MAX = 100
@@ -66,7 +66,7 @@ REFUNDS_LOOKED_AT_MAX = 100
 _log = logging.getLogger("earmark.money")
 
 
-class Step(StrEnum):
+class PaymentStep(StrEnum):
     """What to do next about a payment."""
 
     AUTHORISE = "authorise"
@@ -79,46 +79,46 @@ class Step(StrEnum):
     """Void it, because its buyer left its action undone and has named another method."""
 
 
-def next_step(about: Dossier, *, look: bool, asked: Collection[RefundId] = ()) -> Step | None:
-    """What the rows ask for; where they ask for nothing, a `look` at how things stand, or None.
+def next_step(about: Dossier, *, ask_gateway: bool, asked: Collection[RefundId] = ()) -> PaymentStep | None:
+    """The next step by the rows; where they need none, `STATUS` with `ask_gateway`, or None.
 
-    Refunds that were `asked` for a moment ago are on their way; those behind them need not wait for that.
+    Refunds that were `asked` for in this drive are on their way; those behind them need not wait for that.
     """
     payment = about.payment
     if payment.state in UNDECIDED:
         return _while_undecided(about)
     pending = [refund for refund in about.refunds if refund.state is RefundState.PENDING]
     if any(refund.id not in asked for refund in pending):
-        return Step.REFUND
+        return PaymentStep.REFUND
     match payment.state:
         case _ if pending:
             pass
         case PaymentState.AUTHORISED:
-            return Step.CAPTURE if apply_report.wants(about.booking, payment) else Step.GIVE_UP
+            return PaymentStep.CAPTURE if apply_report.wants(about.booking, payment) else PaymentStep.GIVE_UP
         case PaymentState.VOIDING:
-            return Step.VOID
+            return PaymentStep.VOID
         case PaymentState.NEEDS_ATTENTION if not payment.captured:
-            return Step.VOID
-    return Step.STATUS if look else None
+            return PaymentStep.VOID
+    return PaymentStep.STATUS if ask_gateway else None
 
 
-def _while_undecided(about: Dossier) -> Step:
-    """Ask, until the gateway took too long. What it may take by itself is only ended by its own word."""
+def _while_undecided(about: Dossier) -> PaymentStep:
+    """Call the gateway until it took too long. A payment that it takes by itself is only ended by its own report."""
     payment, now, until = about.payment, about.now, about.booking.paying_until
     if until is not None and now >= until:
-        return Step.VOID if payment.automatic and not law.is_past_cap(payment, now=now) else Step.GIVE_UP
+        return PaymentStep.VOID if payment.automatic and not law.is_past_cap(payment, now=now) else PaymentStep.GIVE_UP
     if law.is_replaced(payment):
-        return Step.REPLACE
+        return PaymentStep.REPLACE
     known = payment.gateway_id is not None or not law.may_resend(payment, now=now)
-    return Step.STATUS if known or law.is_to_be_looked_up(payment) else Step.AUTHORISE
+    return PaymentStep.STATUS if known or law.is_to_be_looked_up(payment) else PaymentStep.AUTHORISE
 
 
 class CallbackMismatch(Exception):
-    """A callback about a payment of ours whose facts are not those of the payment."""
+    """A callback names a payment of ours, and its facts differ from the payment's."""
 
 
 class PaymentDriver:
-    """One per process, over the engine's store."""
+    """Drives payments; one per process, over the engine's store."""
 
     def __init__(self, engine: Engine, gateways: Mapping[str, Gateway], *, call_seconds_max: float = 30.0) -> None:
         self._engine = engine
@@ -132,23 +132,23 @@ class PaymentDriver:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
         until = asyncio.get_running_loop().time() + within
         command = await without_code(command, self._gateways)
-        answer = await open_payment(self._engine, command)
-        if isinstance(answer, Decided) and answer.value.gives_way:
-            answer = await self._pay_instead(command, answer, within=within)
-        if isinstance(answer, Replayed) or answer.value.payment is None:
-            return answer
-        payment_id: PaymentId = answer.value.payment.id
+        result = await open_payment(self._engine, command)
+        if isinstance(result, Decided) and result.value.gives_way:
+            result = await self._pay_instead(command, result, within=within)
+        if isinstance(result, Replayed) or result.value.payment is None:
+            return result
+        payment_id: PaymentId = result.value.payment.id
         await self._drive_within(payment_id, max(0.0, until - asyncio.get_running_loop().time()))
         about = await self._engine.store.read_dossier(payment_id)
         assert about is not None, "a payment is never deleted"
         if law.was_denied(about.payment):
             raise GatewayUnavailable(gateway=about.payment.gateway)
         if field := law.invalid_field(about.payment):
-            if answer.value.joined:
+            if result.value.joined:
                 # Another request named it, and is over: this one may be sent again.
                 raise PaymentInProgress
             raise InvalidRequest.at(field, f"is nothing that {about.payment.gateway} takes: {about.payment.message}")
-        if not answer.value.joined and has_answer(about.booking, about.payment):
+        if not result.value.joined and is_concluded(about.booking, about.payment):
             again = msgspec.structs.replace(command, entry_id=self._engine.ids.entry_id(), payment_id=payment_id)
             return await conclude_payment(self._engine, again)
         return Decided(value=PayResult(booking=about.booking, payment=about.payment), now=about.now)
@@ -169,52 +169,52 @@ class PaymentDriver:
         return await open_payment(self._engine, msgspec.structs.replace(command, entry_id=self._engine.ids.entry_id()))
 
     async def _replace(self, payment_id: PaymentId) -> Payment | None:
-        """End a payment that waits for its buyer. One that was paid meanwhile is left, and seen through."""
-        payment = await self._drive(payment_id, look=False)
+        """End a payment that waits for its buyer. One that was paid meanwhile is kept, and driven on."""
+        payment = await self._drive(payment_id, ask_gateway=False)
         about = await self._engine.store.read_dossier(payment_id)
         if about is None or about.payment.state is not PaymentState.REQUIRES_ACTION:
             return payment
-        # Recorded before its gateway is asked: from here on it is ended, by whichever process is there.
+        # Recorded before its gateway is called: from here on any process that drives it ends it.
         await self._transact(partial(apply_report.mark_replaced, about=about, ids=self._engine.ids))
         for _ in range(REPLACE_TRIES_MAX):
-            payment = await self._drive(payment_id, look=False)
+            payment = await self._drive(payment_id, ask_gateway=False)
             if payment is not None and payment.state not in UNDECIDED:
                 break
         return payment
 
     async def refund(self, command: RefundPayment, *, within: float) -> Result:
-        """Record what goes back and ask the gateway for it; what is not done by then goes on by itself."""
-        answer = await record_refund(self._engine, command)
-        if isinstance(answer, Decided):
-            await self._drive_within(answer.value.payment.id, within)
-        return answer
+        """Record a refund and request it at the gateway; what is not done in time is driven on in the background."""
+        result = await record_refund(self._engine, command)
+        if isinstance(result, Decided):
+            await self._drive_within(result.value.payment.id, within)
+        return result
 
     def follow_up(self, booking: Booking) -> None:
-        """Drive the payment of a booking that was just changed, behind whoever changed it."""
+        """Drive the payment of a booking that was just changed, in the background."""
         payment_id = law.payment_id_of(booking.payment_id) if booking.payment_id else None
         if payment_id is not None:
             self._drive_on(payment_id)
 
-    async def hear(self, gateway: str, callback: Callback) -> bool:
-        """A gateway called: remember that it did, and look how the payment stands now. False for one that is not ours.
+    async def receive_callback(self, gateway: str, callback: Callback) -> bool:
+        """Record a gateway's callback, and ask how the payment stands now. False for a payment that is not ours.
 
-        Nothing that the callback says is believed but which payment it is about.
+        Of the callback only the payment it names is believed.
         """
         about = await self._subject(gateway, callback)
         if about is None:
             return False
         _check(about.payment, gateway, callback)
         if callback.disputed and not about.payment.captured:
-            # It overtook the answer to our capture: that is looked at first, and the gateway calls again.
-            await self.advance(about.payment.id, look=True)
+            # It overtook the reply to our capture: that is read first, and the gateway calls again.
+            await self.advance(about.payment.id, ask_gateway=True)
             raise GatewaySilent("what is disputed is not known to be taken yet")
         take = partial(
             apply_report.take_callback, gateway=gateway, callback=callback, about=about, ids=self._engine.ids
         )
         new = await self._transact(take)
-        # Whoever drives it now may wait for a reply that this overtook. The payment is due, and looked at afterwards.
+        # A drive under way may wait for a reply that this callback overtook. The payment is due, and read afterwards.
         if new and about.payment.id not in self._driving:
-            await self._wait(self._drive_on(about.payment.id, look=True))
+            await self._wait(self._drive_on(about.payment.id, ask_gateway=True))
         return True
 
     async def _subject(self, gateway: str, callback: Callback) -> Dossier | None:
@@ -251,20 +251,20 @@ class PaymentDriver:
         """The gateways that are silent now."""
         return self._queues.silent
 
-    async def advance(self, payment_id: PaymentId, *, look: bool = False) -> Payment | None:
-        """Take a payment as far as it goes now. Whoever asks for one that is being driven waits for that drive.
+    async def advance(self, payment_id: PaymentId, *, ask_gateway: bool = False) -> Payment | None:
+        """Take a payment as far as it goes now. A caller that names one which is being driven waits for that drive.
 
-        With `look`, also one that is over is asked about once.
+        With `ask_gateway`, the gateway is asked once also about a payment that is over.
         """
-        return await asyncio.shield(self._drive_on(payment_id, look=look))
+        return await asyncio.shield(self._drive_on(payment_id, ask_gateway=ask_gateway))
 
     async def _advance_claimed(self, queue: str, payment_id: PaymentId) -> None:
         """Drive what a queue has claimed. A payment of another gateway is only given up: its own queue voids it."""
         try:
             about = await self._engine.store.read_dossier(payment_id)
             if about is None or about.payment.gateway == queue:
-                await self.advance(payment_id, look=True)
-            elif next_step(about, look=False) is Step.GIVE_UP:
+                await self.advance(payment_id, ask_gateway=True)
+            elif next_step(about, ask_gateway=False) is PaymentStep.GIVE_UP:
                 # No gateway is called here: one that hangs would take a turn of a queue that is not its own.
                 await self._transact(partial(apply_report.give_up, about=about, ids=self._engine.ids, hand_over=True))
                 if about.payment.gateway not in self._gateways:
@@ -273,7 +273,7 @@ class PaymentDriver:
             _log.warning("payment %s paused: %s; due again when its claim ends", payment_id, outage)
 
     def hurry(self) -> None:
-        """Let nobody wait for a gateway any longer: this process is about to end, and what was recorded goes on."""
+        """Let no request wait for a gateway any longer: this process is about to end, and what was recorded goes on."""
         self._hurried.set()
 
     async def close(self) -> None:
@@ -284,8 +284,10 @@ class PaymentDriver:
         for gateway in self._gateways.values():
             await gateway.close()
 
-    def _drive_on(self, payment_id: PaymentId, *, look: bool = False) -> asyncio.Task[Payment | None]:
-        return self._driving.get(payment_id) or self._track(payment_id, self._drive(payment_id, look=look))
+    def _drive_on(self, payment_id: PaymentId, *, ask_gateway: bool = False) -> asyncio.Task[Payment | None]:
+        return self._driving.get(payment_id) or self._track(
+            payment_id, self._drive(payment_id, ask_gateway=ask_gateway)
+        )
 
     def _track(self, payment_id: PaymentId, drive: Coroutine[Any, Any, Payment | None]) -> asyncio.Task[Payment | None]:
         task = asyncio.create_task(drive)
@@ -297,7 +299,7 @@ class PaymentDriver:
         await self._wait(self._drive_on(payment_id), seconds=seconds)
 
     async def _wait(self, driving: asyncio.Task[Payment | None], *, seconds: float | None = None) -> None:
-        """Until it is done, for so long; and at once no longer when there is word to hurry."""
+        """Wait until it is done, for so long; `hurry` ends the wait."""
         if self._hurried.is_set():
             await asyncio.wait([driving], timeout=HURRIED_SECONDS)
         else:
@@ -309,54 +311,56 @@ class PaymentDriver:
         if driving.done():
             driving.result()
 
-    async def _drive(self, payment_id: PaymentId, *, look: bool) -> Payment | None:
+    async def _drive(self, payment_id: PaymentId, *, ask_gateway: bool) -> Payment | None:
         payment = None
         asked: set[RefundId] = set()
         try:
-            heard_all = not look or await self._look_at_refunds(payment_id)
-            looks = look
+            answered_all = not ask_gateway or await self._check_refunds(payment_id)
+            asks = ask_gateway
             for _ in range(STEPS_MAX):
                 about = await self._engine.store.read_dossier(payment_id)
-                step = next_step(about, look=looks, asked=asked) if about else None
+                step = next_step(about, ask_gateway=asks, asked=asked) if about else None
                 if about is None or step is None:
                     break
-                heard, looks = len(asked), looks and step is Step.REFUND
-                payment = await self._take(step, about, first=not look and about.payment.version == 1, asked=asked)
-                if not _went_on(about.payment, payment) and len(asked) == heard:
+                asked_before, asks = len(asked), asks and step is PaymentStep.REFUND
+                payment = await self._take_step(
+                    step, about, first=not ask_gateway and about.payment.version == 1, asked=asked
+                )
+                if not _went_on(about.payment, payment) and len(asked) == asked_before:
                     break
-            if not heard_all and (about := await self._engine.store.read_dossier(payment_id)):
-                payment = await self._transact(partial(apply_report.hear_nothing, about=about, ids=self._engine.ids))
+            if not answered_all and (about := await self._engine.store.read_dossier(payment_id)):
+                payment = await self._transact(partial(apply_report.apply_silence, about=about, ids=self._engine.ids))
         except Outage as outage:
-            # Whatever was asked of the gateway is asked again: the payment is due soon.
+            # The gateway is called again: the payment is due soon.
             _log.warning("payment %s paused: %s; the reconciler goes on when it is due", payment_id, outage)
         return payment
 
-    async def _take(self, step: Step, about: Dossier, *, first: bool, asked: set[RefundId]) -> Payment:
-        """One step: ask, then write what was said. `first` tells that nothing was asked before."""
+    async def _take_step(self, step: PaymentStep, about: Dossier, *, first: bool, asked: set[RefundId]) -> Payment:
+        """Take one step: call the gateway, then write what it reported. `first`: no call was made before."""
         ids = self._engine.ids
-        if step is Step.GIVE_UP:
+        if step is PaymentStep.GIVE_UP:
             return await self._transact(partial(apply_report.give_up, about=about, ids=ids))
         gateway = self._gateways.get(about.payment.gateway)
         if gateway is None:
             _log.error("payment %s waits: this process has no gateway %r", about.payment.id, about.payment.gateway)
-            return await self._transact(partial(apply_report.hear_nothing, about=about, ids=ids))
+            return await self._transact(partial(apply_report.apply_silence, about=about, ids=ids))
         try:
-            if step is Step.REFUND:
+            if step is PaymentStep.REFUND:
                 return await self._refund_next(gateway, about, asked=asked)
             report = await self._ask(gateway, step, about.payment, first=first)
         except (GatewaySilent, TimeoutError) as silence:
             _log.warning("gateway %s did not say what became of %s: %s", gateway.name, about.payment.id, silence)
-            return await self._transact(partial(apply_report.hear_nothing, about=about, ids=ids))
-        payment = await self._hear(report, about)
-        return await self._look_elsewhere(gateway, payment) if _is_news(payment, report) else payment
+            return await self._transact(partial(apply_report.apply_silence, about=about, ids=ids))
+        payment = await self._apply_report(report, about)
+        return await self._find_refunds_elsewhere(gateway, payment) if _is_news(payment, report) else payment
 
-    async def _ask(self, gateway: Gateway, step: Step, payment: Payment, *, first: bool) -> Report:
-        calls: dict[Step, Callable[[Order], Awaitable[Report]]] = {
-            Step.AUTHORISE: gateway.authorise,
-            Step.CAPTURE: gateway.capture,
-            Step.VOID: gateway.void,
-            Step.REPLACE: gateway.void,
-            Step.STATUS: gateway.status,
+    async def _ask(self, gateway: Gateway, step: PaymentStep, payment: Payment, *, first: bool) -> Report:
+        calls: dict[PaymentStep, Callable[[Order], Awaitable[Report]]] = {
+            PaymentStep.AUTHORISE: gateway.authorise,
+            PaymentStep.CAPTURE: gateway.capture,
+            PaymentStep.VOID: gateway.void,
+            PaymentStep.REPLACE: gateway.void,
+            PaymentStep.STATUS: gateway.status,
         }
         try:
             with self._engine.observer.gateway(gateway.name, step), self._queues.call(gateway.name):
@@ -366,32 +370,32 @@ class PaymentDriver:
             denied = isinstance(refused, GatewayDenied)
             if denied:
                 _log.error("gateway %s refuses this shop: %s; check its key and its account", gateway.name, refused)
-            if step is not Step.AUTHORISE or not first:
-                # It says nothing of the money, which an earlier call may have moved: a key that was revoked, say.
+            if step is not PaymentStep.AUTHORISE or not first:
+                # This refusal (a revoked key, say) does not show whether an earlier call moved the money.
                 raise GatewaySilent(str(refused)) from refused
             if isinstance(refused, GatewayInvalid):
                 return Report(standing=Standing.DECLINED, code=f"{refused.field}_invalid", message=str(refused))
             if denied:
-                # The gateway's words are for the log: they may tell of the shop's key, and buyers can read the payment.
+                # The gateway's message is only logged: it may mention the shop's key, and buyers can read the payment.
                 return Report(standing=Standing.DECLINED, code=law.GATEWAY_UNAVAILABLE)
             return Report(standing=Standing.DECLINED, code=refused.code, message=str(refused))
-        if step in {Step.VOID, Step.REPLACE} and report.standing is Standing.ABSENT:
+        if step in {PaymentStep.VOID, PaymentStep.REPLACE} and report.standing is Standing.ABSENT:
             report = msgspec.structs.replace(report, standing=Standing.VOIDED)
-        if step is Step.REPLACE and report.standing is Standing.VOIDED:
+        if step is PaymentStep.REPLACE and report.standing is Standing.VOIDED:
             return msgspec.structs.replace(report, code=law.REPLACED, message=None)
         return report
 
-    async def _hear(self, report: Report, about: Dossier) -> Payment:
-        """Write what was said; where something moved underneath, look again and decide anew, a few times.
+    async def _apply_report(self, report: Report, about: Dossier) -> Payment:
+        """Write what was reported; where a row moved meanwhile, read again and decide anew, a few times.
 
-        What was only contended is left as it is: the reconciler hears of it again, and gives nothing back before that.
+        What was only contended is left as it is: the reconciler tries again, and nothing is given back before that.
         """
         dry: set[PoolRef | TotalRef] = set()
         rounds = {"moved": MOVED_ROUNDS_MAX, "relieved": RELIEF_ROUNDS_MAX}
         while all(rounds.values()):
-            heard = await self._transact(
+            outcome = await self._transact(
                 partial(
-                    apply_report.hear,
+                    apply_report.apply_report,
                     report=report,
                     about=about,
                     ids=self._engine.ids,
@@ -399,13 +403,13 @@ class PaymentDriver:
                     dry=dry,
                 )
             )
-            if isinstance(heard, Payment):
-                return heard
-            rounds["moved" if heard.relief is None else "relieved"] -= 1
-            if heard.relief is not None:
-                room = await self._engine.relieve(heard.relief, units=heard.short)
+            if isinstance(outcome, Payment):
+                return outcome
+            rounds["moved" if outcome.relief is None else "relieved"] -= 1
+            if outcome.relief is not None:
+                room = await self._engine.relieve(outcome.relief, units=outcome.short)
                 if room.is_dry:
-                    dry.add(heard.relief)
+                    dry.add(outcome.relief)
                 elif not room.ended:
                     await asyncio.sleep(CONTENDED_SECONDS)
             about = await self._engine.store.read_dossier(about.payment.id) or about
@@ -414,12 +418,12 @@ class PaymentDriver:
     async def _refund_next(self, gateway: Gateway, about: Dossier, *, asked: set[RefundId]) -> Payment:
         pending = (one for one in about.refunds if one.state is RefundState.PENDING and one.id not in asked)
         refund = next(pending)  # `next_step` has seen it
-        report = await self._call(gateway, Step.REFUND, gateway.refund(refund_order_of(refund, about.payment)))
+        report = await self._call(gateway, PaymentStep.REFUND, gateway.refund(refund_order_of(refund, about.payment)))
         asked.add(refund.id)
-        return await self._hear_refund(report, refund, about)
+        return await self._apply_refund_report(report, refund, about)
 
-    async def _look_at_refunds(self, payment_id: PaymentId) -> bool:
-        """Whether what was given back has stayed there: a refund that was made can still fail. False for no answer."""
+    async def _check_refunds(self, payment_id: PaymentId) -> bool:
+        """Check that refunds that were made have not failed since. False when the gateway did not reply."""
         about = await self._engine.store.read_dossier(payment_id)
         gateway = self._gateways.get(about.payment.gateway) if about else None
         if about is None or gateway is None:
@@ -433,12 +437,12 @@ class PaymentDriver:
                 _log.warning("gateway %s did not say what became of refund %s: %s", gateway.name, refund.id, silence)
                 return False
             if report is not None and report.standing is RefundStanding.REFUSED:
-                await self._hear_refund(report, refund, about)
+                await self._apply_refund_report(report, refund, about)
                 about = await self._engine.store.read_dossier(payment_id) or about
         return True
 
-    async def _look_elsewhere(self, gateway: Gateway, payment: Payment) -> Payment:
-        """More or less of a payment went back than is known here: which refunds did Earmark not ask for?"""
+    async def _find_refunds_elsewhere(self, gateway: Gateway, payment: Payment) -> Payment:
+        """Find the refunds that Earmark did not request: more or less of the payment went back than is known here."""
         # Read before the gateway is asked: what moves meanwhile shows that its list is too old.
         about = await self._engine.store.read_dossier(payment.id)
         assert about is not None, "a payment is never deleted"
@@ -446,20 +450,20 @@ class PaymentDriver:
             found = await self._call(gateway, LIST_REFUNDS, gateway.list_refunds(order_of(about.payment)))
         except (GatewaySilent, TimeoutError) as silence:
             _log.warning("gateway %s did not list the refunds of %s: %s", gateway.name, payment.id, silence)
-            return await self._transact(partial(apply_report.hear_nothing, about=about, ids=self._engine.ids))
-        hear = partial(apply_refund_report.hear_elsewhere, found=found, about=about, ids=self._engine.ids)
-        after = await self._transact(hear)
+            return await self._transact(partial(apply_report.apply_silence, about=about, ids=self._engine.ids))
+        work = partial(apply_refund_report.apply_refunds_elsewhere, found=found, about=about, ids=self._engine.ids)
+        after = await self._transact(work)
         if after.refunded_elsewhere != about.payment.refunded_elsewhere:
-            told = (after.id, after.refunded_elsewhere, after.currency, gateway.name)
-            _log.error("payment %s: %s %s went back at gateway %s, and not by Earmark; a person has to look", *told)
+            facts = (after.id, after.refunded_elsewhere, after.currency, gateway.name)
+            _log.error("payment %s: %s %s was refunded at gateway %s, not by Earmark; an operator has to look", *facts)
         return after
 
-    async def _hear_refund(self, report: RefundReport, refund: Refund, about: Dossier) -> Payment:
-        hear = partial(apply_refund_report.hear_refund, report=report, refund_id=refund.id)
-        return await self._transact(partial(hear, about=about, ids=self._engine.ids))
+    async def _apply_refund_report(self, report: RefundReport, refund: Refund, about: Dossier) -> Payment:
+        work = partial(apply_refund_report.apply_refund_report, report=report, refund_id=refund.id)
+        return await self._transact(partial(work, about=about, ids=self._engine.ids))
 
     async def _call(self, gateway: Gateway, name: str, call: Awaitable[T]) -> T:
-        """Ask about a refund. A call that the gateway would not take says nothing of the money."""
+        """Call a gateway about a refund. A call that it refuses says nothing of the money."""
         try:
             with self._engine.observer.gateway(gateway.name, name), self._queues.call(gateway.name):
                 async with asyncio.timeout(self._call_seconds_max):
@@ -472,7 +476,7 @@ class PaymentDriver:
 
 
 def _went_on(before: Payment, after: Payment) -> bool:
-    """Whether a step led somewhere, so that the next may follow at once."""
+    """Whether a step changed the payment, so that the next may follow at once."""
     return after.state not in UNDECIDED and (before.state, before.refunded) != (after.state, after.refunded)
 
 

@@ -1,6 +1,6 @@
-"""Two books about the same money, ours and a gateway's: where they differ, and whether that is wrong.
+"""Compares our payments with a gateway's own records: where they differ, and whether that is wrong.
 
-A payment that somebody will still look at may differ, and is only listed. What nobody looks at again agrees to the
+A payment that the reconciler or an operator will still look at may differ, and is only listed. Any other agrees to the
 cent, and all money that the gateway took under an id of ours is a payment of ours.
 """
 
@@ -30,14 +30,14 @@ ORPHAN = "money that a gateway took under an id of ours is a payment of ours"
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """What came of laying the two side by side."""
+    """The result of a comparison."""
 
     agree: int = 0
     flaws: list[Flaw] = msgspec.field(default_factory=list)
     still_open: list[Flaw] = msgspec.field(default_factory=list)
-    """They differ, and somebody will look: the reconciler, or a person who was called."""
+    """They differ, and the reconciler, or an operator who was called, will look."""
     foreign: int = 0
-    """Charges there without an id of ours: somebody else's business."""
+    """Charges there without an id of ours: made by other programs."""
 
 
 def is_open(payment: Payment) -> bool:
@@ -46,13 +46,13 @@ def is_open(payment: Payment) -> bool:
 
 
 def chosen(payment: Payment, records: Sequence[Record]) -> Record | None:
-    """The line of the gateway's books that is this payment; of several the one it is known by, or that took money."""
+    """The gateway's record of this payment; of several the one it is known by, or that took money."""
     by_worth = sorted(records, key=lambda one: (one.gateway_id == payment.gateway_id, one.captured), reverse=True)
     return by_worth[0] if by_worth else None
 
 
 def differences(payment: Payment, record: Record | None) -> list[Flaw]:
-    """Where a payment and its line in the gateway's books differ."""
+    """Where a payment and the gateway's record of it differ."""
     if record is None:
         told = f"{_named(payment)}: captured {payment.captured} here, and unknown there"
         return [_flaw(UNKNOWN_THERE, told)] if payment.captured else []
@@ -71,7 +71,7 @@ def differences(payment: Payment, record: Record | None) -> list[Flaw]:
 
 
 def strays(payment: Payment, records: Sequence[Record]) -> list[Flaw]:
-    """Further charges for the same payment whose money did not go back."""
+    """Further charges for the same payment whose money was not refunded."""
     known = chosen(payment, records)
     return [
         _flaw(TWICE, f"{_named(payment)}: {_kept(one)} more was taken as {one.gateway_id}")
@@ -90,13 +90,13 @@ def orphans(records: Sequence[Record]) -> list[Flaw]:
 
 
 def _refunded_max(payment: Payment) -> int:
-    """What a person settled may have gone back by the gateway's own page, or by another way: both are right."""
+    """A settled payment may have been refunded at the gateway's own page, or by another way: both are right."""
     known = payment.refunded + payment.refunded_elsewhere
     return payment.captured if payment.state is PaymentState.SETTLED else known
 
 
 def _was_told(payment: Payment, record: Record) -> bool:
-    """A gateway that took more than was asked: a person has settled that, and our books count what was asked."""
+    """Whether an operator has settled that the gateway took more than the amount: ours then counts the amount."""
     return payment.state is PaymentState.SETTLED and payment.captured == payment.amount < record.captured
 
 

@@ -1,4 +1,4 @@
-"""Payments and refunds as their gateway is told of them, and what of a request may be recorded."""
+"""Builds a gateway's orders from payments and refunds, and removes codes from requests before they are recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def without_code(command: Pay, gateways: Mapping[str, Gateway]) -> Pay:
-    """A request to pay as it may be recorded. What a caller sends is looked up as a code, whatever it looks like."""
+    """A request to pay as it may be recorded: any method that a client sends to such a gateway is treated as a code."""
     gateway = as_code_taker(gateways.get(command.gateway)) if command.gateway else None
     if gateway is None:
         return command
@@ -33,7 +33,7 @@ def _sealed(idempotency: KeyedRequest, gateway: TakesCodes) -> KeyedRequest:
 
 
 def order_of(payment: Payment) -> Order:
-    """A payment as its gateway is told of it."""
+    """The order for a payment, as its gateway needs it."""
     return Order(
         payment_id=payment.id,
         booking_id=payment.booking_id,
@@ -49,7 +49,7 @@ def order_of(payment: Payment) -> Order:
 
 
 def refund_order_of(refund: Refund, payment: Payment) -> RefundOrder:
-    """A refund as its gateway is told of it."""
+    """The order for a refund, as its gateway needs it."""
     return RefundOrder(
         refund_id=refund.id,
         payment=order_of(payment),

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 AT_ONCE_MAX = 8
 """How many payments of one gateway are driven at the same time."""
 SILENT_AFTER = 3
-"""So many calls in a row without an answer, and the gateway is taken to be silent."""
+"""After so many calls in a row without a reply the gateway is taken to be silent."""
 SILENT_SECONDS = 2.0 * WAIT_SECONDS_MAX
 """For so long after the last of them: a payment that is open is due again sooner than that. If none is open, because
-callbacks or another process have settled them, no call of this process could find that the gateway is back."""
+callbacks or another process have decided them, no call of this process could find that the gateway is back."""
 
 
-class Claim(Protocol):
-    """How a store gives out payments that are due."""
+class ClaimPayments(Protocol):
+    """How a store leases payments that are due."""
 
     def __call__(self, *, limit: int, gateways: Collection[str]) -> Awaitable[list[PaymentId]]:
         """Up to so many of these gateways, which no other process gets for a while."""
@@ -60,7 +60,13 @@ class GatewayQueues:
         return sorted(name for name, queue in self._queues.items() if queue.is_silent)
 
     async def drive(
-        self, claim: Claim, drive: DriveFor, *, limit: int, within: float | None, only: Collection[str] | None = None
+        self,
+        claim: ClaimPayments,
+        drive: DriveFor,
+        *,
+        limit: int,
+        within: float | None,
+        only: Collection[str] | None = None,
     ) -> int:
         """Claim what is due for each queue and drive it; return how many payments. `drive` gets the name of the queue.
 
@@ -91,7 +97,7 @@ class GatewayQueues:
         return self._queues[gateway].call() if gateway in self._queues else contextlib.nullcontext()
 
     async def close(self) -> None:
-        """Start nothing more."""
+        """Start no more drives; those under way go on."""
         for queue in (self._queues | self._nameless).values():
             await queue.close()
 

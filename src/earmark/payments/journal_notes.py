@@ -1,4 +1,4 @@
-"""How a step of a payment is written down: when somebody looks next, and what the booking's journal tells of it."""
+"""Records a step of a payment: when the payment is due next, and what the booking's journal says of the step."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ DETAILS = "details"
 def note(
     writes: PendingWrites, booking: Booking, before: Payment, after: Payment, *, reason: str | None, **facts: Any
 ) -> None:
-    """A step that does not move the booking."""
+    """Record a step that does not move the booking."""
     noted = booking_law.noted(booking)
-    writes.note(booking, noted, actor=actor(before), reason=reason, money=told(before, after) | facts)
+    writes.note(booking, noted, actor=actor(before), reason=reason, money=step_facts(before, after) | facts)
 
 
 def learn(writes: PendingWrites, booking: Booking, before: Payment, after: Payment) -> None:
-    """The gateway told something that moves nothing, such as what it calls the payment. No webhook is called."""
+    """Record a report that moves nothing, such as the gateway's id of the payment. No webhook is called."""
     note(writes, booking, before, after, reason=None, **{DETAILS: True})
 
 
 def dispute(writes: PendingWrites, booking: Booking, before: Payment, *, kind: str) -> Payment:
-    """The buyer has asked their bank for the money back, or that went on: somebody is called, and it is looked at."""
+    """Flag a payment whose buyer has asked their bank for the money back, and make it due at once."""
     after = law.flagged(before, code=law.DISPUTED)
     note(writes, booking, before, after, reason="the buyer disputes the payment", event=kind)
     return writes.pay(msgspec.structs.replace(after, due_at=writes.now, version=before.version + 1))
@@ -45,7 +45,7 @@ def dispute(writes: PendingWrites, booking: Booking, before: Payment, *, kind: s
 def scheduled(
     before: Payment, after: Payment, *, about: Dossier, now: datetime, open_question: bool = False
 ) -> Payment:
-    """With when to look next. If somebody has touched it since we looked, at once: what they know may be newer."""
+    """With when it is due next: at once if another process changed it since it was read, for that may be newer."""
     tried = (before.state, before.refunded) == (after.state, after.refunded)
     due = law.scheduled(after, now=now, tried=tried, open_question=open_question)
     if before.version != about.payment.version:
@@ -54,12 +54,12 @@ def scheduled(
 
 
 def actor(payment: Payment) -> str:
-    """Whose word it was."""
+    """The actor of a journal entry about what this payment's gateway reported."""
     return f"gateway:{payment.gateway}"
 
 
-def told(before: Payment, after: Payment, *, typed: bool = False) -> dict[str, Any]:
-    """A payment's step, as the journal tells it; `typed` where a person has written what stands in it."""
+def step_facts(before: Payment, after: Payment, *, typed: bool = False) -> dict[str, Any]:
+    """A payment's step, as the journal records it; `typed` where an operator has written what stands in it."""
     facts = {
         "id": str(after.id),
         "gateway": after.gateway,

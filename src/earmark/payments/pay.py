@@ -1,4 +1,4 @@
-"""pay: a payment is opened for a hold, before anybody is asked for money.
+"""pay: opens a payment for a hold, before any gateway is called.
 
 The payment's id comes from the caller's idempotency key and the booking, so that the same request again, in another
 process or after a crash, is the same payment. With the payment it is recorded which request opened it: from then on
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 async def open_payment(engine: Engine, command: Pay) -> Result:
-    """Run `pay` in a transaction of its own. The payment driver asks the gateway for the money afterwards."""
+    """Run `pay` in a transaction of its own. The payment driver calls the gateway afterwards."""
     return await engine.run_alone(
         "pay", command, lambda transaction: pay(transaction, command=command, ids=engine.ids, policy=engine.policy)
     )
@@ -71,12 +71,12 @@ async def pay(transaction: Transaction, command: Pay, *, ids: Ids, policy: Polic
         booking = find(decisions, command, bookings, verb=Verb.PAY)
         known = await _known(decisions, command, booking, policy=policy)
         if isinstance(known, PayResult):
-            decisions.answer(command, known, wrote=bool(decisions.writes))
+            decisions.complete(command, known, wrote=bool(decisions.writes))
         elif booking.total == 0:
             _pay_nothing(decisions, command, booking)
         else:
             paid = await _open(decisions, command, booking, payment_id=known, policy=policy)
-            decisions.answer(command, paid, wrote=bool(decisions.writes))
+            decisions.complete(command, paid, wrote=bool(decisions.writes))
     except Refusal as refusal:
         decisions.refuse(command, refusal)
     await lock_counts(decisions)
@@ -84,7 +84,7 @@ async def pay(transaction: Transaction, command: Pay, *, ids: Ids, policy: Polic
 
 
 async def conclude(transaction: Transaction, command: Pay, *, ids: Ids) -> Outcome:
-    """What the key of a payment that is decided shall be told, now and for good."""
+    """Record the response of a decided payment under its key, for good."""
     decisions = await open_on_bookings(transaction, [command], ids=ids)
     if not decisions.waiting:
         return (await decisions.close())[0]
@@ -92,13 +92,13 @@ async def conclude(transaction: Transaction, command: Pay, *, ids: Ids) -> Outco
     payments = await transaction.lock_payments({command.payment_id})
     paid = PayResult(booking=bookings[command.booking_id], payment=payments[command.payment_id])
     record = decisions.record_response(command, paid)
-    decisions.writes.remember(Verb.PAY, paid.booking, command=command, record=record)
-    decisions.answer(command, paid, record=record, wrote=record is not None)
+    decisions.writes.record_repeat(Verb.PAY, paid.booking, command=command, record=record)
+    decisions.complete(command, paid, record=record, wrote=record is not None)
     return (await decisions.close())[0]
 
 
-def has_answer(booking: Booking, payment: Payment) -> bool:
-    """Whether a payment has come to an end that its key remembers: sold, or declined."""
+def is_concluded(booking: Booking, payment: Payment) -> bool:
+    """Whether a payment has come to an end that its key records: sold, or declined."""
     return booking.state is State.CONFIRMED or (payment.state is PaymentState.FAILED and not is_unserved(payment))
 
 
@@ -183,7 +183,7 @@ def _pay_nothing(decisions: BatchDecisions[Pay], command: Pay, booking: Booking)
     paid = PayResult(booking=law.pay_nothing(booking, now=decisions.now))
     record = decisions.record_response(command, paid)
     decisions.writes.move(Verb.PAY, booking, paid.booking, command=command, record=record)
-    decisions.answer(command, paid, record=record)
+    decisions.complete(command, paid, record=record)
 
 
 async def _open(

@@ -1,6 +1,6 @@
 """refund: money back for a sale, all of it or in parts, and never more than was taken.
 
-The refund is recorded as owed; the payment driver asks the gateway for it afterwards.
+The refund is recorded as owed; the payment driver requests it at the gateway afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from earmark.domain import booking as booking_law
 from earmark.domain.state_machine import Verb, may, refusal
 from earmark.engine.batch_transaction import find, lock, open_on_bookings
 from earmark.engine.commands import PayResult
-from earmark.engine.owed_refunds import owe, payment_of, told
+from earmark.engine.owed_refunds import owe, owed_facts, payment_of
 from earmark.errors import RefundRefused, Refusal
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def record_refund(engine: Engine, command: RefundPayment) -> Result:
 
 
 async def refund(transaction: Transaction, command: RefundPayment, *, ids: Ids) -> Outcome:
-    """Earlier answer? → lock → judge → record what is owed."""
+    """Recorded response? → lock → decide → record what is owed."""
     decisions = await open_on_bookings(transaction, [command], ids=ids)
     if not decisions.waiting:
         return (await decisions.close())[0]
@@ -43,10 +43,10 @@ async def refund(transaction: Transaction, command: RefundPayment, *, ids: Ids) 
         decisions.refuse(command, refused)
         return (await decisions.close())[0]
     paid = PayResult(booking=booking_law.noted(booking), payment=after)
-    money = told(after, before=before, owed=command.amount)
+    money = owed_facts(after, before=before, owed=command.amount)
     record = decisions.record_response(command, paid)
     decisions.writes.move(
         Verb.REFUND, booking, paid.booking, command=command, record=record, reason=command.reason, money=money
     )
-    decisions.answer(command, paid, record=record)
+    decisions.complete(command, paid, record=record)
     return (await decisions.close())[0]

@@ -1,4 +1,4 @@
-"""The till: which gateways this process has, and for how long a request waits for one of them."""
+"""The payment service: which gateways this process has, and for how long a request waits for one of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PaymentTerms(TypedDict):
 
 
 class PaymentService:
-    """Where money changes hands. Live events pay at gateways that move real money, test events at the others."""
+    """Pays and refunds. Live events pay at gateways that move real money, test events at the others."""
 
     def __init__(
         self,
@@ -93,18 +93,18 @@ class PaymentService:
         return await self.driver.pay(command, within=self._seconds)
 
     async def refund(self, command: RefundPayment) -> Result:
-        """Money back."""
+        """Record a refund and request it at the gateway."""
         return await self.driver.refund(command, within=self._seconds)
 
     async def cancel(self, command: Cancel) -> Result:
         """Undo a sale; its money goes back behind the answer."""
-        answer = await self._engine.cancel(command)
-        if isinstance(answer, Decided) and answer.wrote:
-            self.driver.follow_up(answer.value.booking)
-        return answer
+        result = await self._engine.cancel(command)
+        if isinstance(result, Decided) and result.wrote:
+            self.driver.follow_up(result.value.booking)
+        return result
 
     def hurry(self) -> None:
-        """Whoever waits for a gateway is answered now; what is not decided goes on by itself."""
+        """Answer the requests that wait for a gateway now; what is not decided goes on by itself."""
         self.driver.hurry()
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.engine.ports.heartbeats import Beat, Roll
+from earmark.engine.ports.heartbeats import HeartbeatList, HeartbeatRow
 from earmark.engine.ports.maintenance import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 from earmark.store.side_tables import SECONDS_MAX, from_row
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from earmark.domain.mode import Mode
-    from earmark.engine.ports.heartbeats import Process, Pulse
+    from earmark.engine.ports.heartbeats import HeartbeatReport, Process
     from earmark.store.side_tables import StatementStore, StatementTransaction
 
 KEYS = "keys"
@@ -31,17 +31,20 @@ class StoredBeats(ABC):
         self._store = store
 
     @abstractmethod
-    async def tell(self, process: Process, pulses: Collection[Pulse]) -> None:
+    async def write(self, process: Process, reports: Collection[HeartbeatReport]) -> None:
         """Write how the roles of a process are."""
 
     async def leave(self, process_id: UUID) -> None:
         """Remove the rows of a process that stops."""
         await _write(self._store, "leave_beats", process_id)
 
-    async def read(self, *, limit: int) -> Roll:
+    async def read(self, *, limit: int) -> HeartbeatList:
         """A handful of rows."""
         now = await self._store.now()
-        return Roll(now=now, beats=[from_row(row, Beat) for row in await self._store.read_rows("read_beats", limit)])
+        return HeartbeatList(
+            now=now,
+            heartbeats=[from_row(row, HeartbeatRow) for row in await self._store.read_rows("read_beats", limit)],
+        )
 
     async def clear(self, *, seconds: float, limit: int) -> int:
         """A handful of rows."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.journal import IdempotencyKey
-    from earmark.engine.ports.store import Opening
+    from earmark.engine.ports.store import TransactionStart
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class StatementTransaction(Protocol):
     wrote: bool
     """Whether there is something to commit; `execute` sets it when a row changed."""
 
-    async def begin(self, keys: Sequence[IdempotencyKey]) -> Opening:
+    async def begin(self, keys: Sequence[IdempotencyKey]) -> TransactionStart:
         """The moment of the transaction."""
         ...
 

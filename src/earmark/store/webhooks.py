@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from earmark.domain.webhook import Delivery, Webhook
-from earmark.engine.ports.webhooks import AlreadyDone, Deed, Waiting, Wanted, deliveries_of
+from earmark.engine.ports.webhooks import AlreadyDone, Waiting, WebhookChange, WebhookSubscription, deliveries_of
 from earmark.store.side_tables import SECONDS_MAX, from_row
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from earmark.domain.mode import Mode
     from earmark.domain.webhook import DeliveryState
     from earmark.engine.ports.outbox import Numbered
-    from earmark.engine.ports.webhooks import Errand, Health, Outcome
+    from earmark.engine.ports.webhooks import DeliveryLease, DeliveryResult, WebhookHealth
     from earmark.store.side_tables import StatementStore, StatementTransaction
 
 FIRST = UUID(int=0)
@@ -39,7 +39,7 @@ class StoredWebhooks(ABC):
     def __init__(self, store: StatementStore) -> None:
         self._store = store
 
-    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
+    async def make(self, new: Webhook, *, limit: int, deed: WebhookChange | None = None) -> bool:
         """False where there are as many as there may be."""
         n = new
         what = (n.id, n.mode, n.url, list(n.types), n.event_id, n.description, n.secret, n.created_at)
@@ -55,7 +55,7 @@ class StoredWebhooks(ABC):
         found = await self._store.read_rows("page_webhooks", mode, after or FIRST, limit)
         return [from_row(row, Webhook) for row in found]
 
-    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
+    async def save(self, after: Webhook, *, deed: WebhookChange | None = None) -> bool:
         """By one guarded update: False where another request has saved it meanwhile."""
         a = after
         secrets = (a.secret, a.old_secret, a.old_secret_until)
@@ -63,10 +63,10 @@ class StoredWebhooks(ABC):
         what = (a.url, list(a.types), a.event_id, a.description)
         return bool(await self._write("save_webhook", a.id, a.version, *what, *secrets, *health, deed=deed))
 
-    async def recall(self, key: IdempotencyKey) -> Deed | None:
+    async def look_up_key(self, key: IdempotencyKey) -> WebhookChange | None:
         """What a request with this key was answered, if one was."""
         found = await self._store.read_rows("read_deed", *key)
-        return from_row(found[0], Deed, key=(found[0]["caller"], found[0]["key"])) if found else None
+        return from_row(found[0], WebhookChange, key=(found[0]["caller"], found[0]["key"])) if found else None
 
     async def forget(self, *, before: datetime, limit: int) -> int:
         """By the index of when they were done."""
@@ -86,12 +86,14 @@ class StoredWebhooks(ABC):
 
         await self._store.transact(work, within=SECONDS_MAX)
 
-    async def find_wanted(self, transaction: StatementTransaction, events: Collection[str]) -> list[Wanted]:
+    async def find_wanted(
+        self, transaction: StatementTransaction, events: Collection[str]
+    ) -> list[WebhookSubscription]:
         """The webhooks that want deliveries about these events."""
-        return [from_row(row, Wanted) for row in await transaction.fetch("find_wanted", sorted(events))]
+        return [from_row(row, WebhookSubscription) for row in await transaction.fetch("find_wanted", sorted(events))]
 
     async def queue_entries(
-        self, transaction: StatementTransaction, numbered: Sequence[Numbered], wanted: Sequence[Wanted]
+        self, transaction: StatementTransaction, numbered: Sequence[Numbered], wanted: Sequence[WebhookSubscription]
     ) -> None:
         """Queue the deliveries about these entries, in the transaction that has numbered them."""
         opening = await transaction.begin([])
@@ -124,10 +126,12 @@ class StoredWebhooks(ABC):
     @abstractmethod
     async def claim(
         self, *, busy: Collection[WebhookId], webhooks: int, each: int, failing: bool, lease_seconds: float
-    ) -> list[Errand]:
+    ) -> list[DeliveryLease]:
         """Lease what is due, the longest due first."""
 
-    async def record(self, webhook_id: WebhookId, outcomes: Sequence[Outcome], health: Health | None) -> bool:
+    async def record(
+        self, webhook_id: WebhookId, outcomes: Sequence[DeliveryResult], health: WebhookHealth | None
+    ) -> bool:
         """The webhook first, then its deliveries. True where this disabled the webhook."""
 
         async def work(transaction: StatementTransaction) -> bool:
@@ -154,11 +158,11 @@ class StoredWebhooks(ABC):
 
     @abstractmethod
     async def record_outcomes(
-        self, transaction: Any, webhook_id: WebhookId, outcomes: Sequence[Outcome], *, now: datetime
+        self, transaction: Any, webhook_id: WebhookId, outcomes: Sequence[DeliveryResult], *, now: datetime
     ) -> None:
         """Lock the webhook where rows are locked, and write what became of its deliveries."""
 
-    async def _write(self, name: str, *arguments: object, deed: Deed | None = None) -> int:
+    async def _write(self, name: str, *arguments: object, deed: WebhookChange | None = None) -> int:
         async def work(transaction: StatementTransaction) -> int:
             if (d := deed) is not None:
                 kept = (*d.key, d.request_hash, d.webhook_id, d.status, d.done_at)
@@ -172,7 +176,7 @@ class StoredWebhooks(ABC):
         return await self._store.transact(work, within=SECONDS_MAX)
 
 
-def outcome_columns(o: Outcome) -> tuple[Any, ...]:
+def outcome_columns(o: DeliveryResult) -> tuple[Any, ...]:
     """For the statement that records outcomes."""
     return (o.delivery_id, o.attempt, o.state.value, o.due_at, o.sent, o.status, o.error, o.took_ms)
 

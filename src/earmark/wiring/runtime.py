@@ -176,10 +176,10 @@ async def open_engine(settings: Settings, *, clock: Clock | None = None, observe
         observer=observer,
         request_seconds_max=settings.request_seconds_max,
         transaction_seconds_max=settings.transaction_seconds_max,
-        lanes=settings.batch_lanes_max,
+        connection_slots=settings.batch_connections_max,
         batch_size_max=settings.batch_size_max,
-        waiting_max=settings.batch_waiting_max,
-        line_seconds_max=settings.line_seconds_max,
+        waiting_max=settings.queue_length_max,
+        queue_seconds_max=settings.queue_seconds_max,
     )
 
 

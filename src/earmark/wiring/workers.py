@@ -68,7 +68,7 @@ def dispatcher_for(settings: Settings, webhooks: Webhooks) -> WebhookDispatcher:
 
 def heartbeat_for(settings: Settings, store: Store) -> Heartbeat:
     """What records that this process is alive."""
-    return Heartbeat(store.beats, interval_seconds=settings.heartbeat_seconds)
+    return Heartbeat(store.heartbeats, interval_seconds=settings.heartbeat_seconds)
 
 
 def lock_monitors_for(settings: Settings, locks: Locks | None) -> list[LockMonitor]:

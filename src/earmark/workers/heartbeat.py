@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.engine.ports.heartbeats import Process, Pulse
+from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.uuids import uuid7
 from earmark.version import __version__
 from earmark.workers.round_status import RoundStatus, described
 
 if TYPE_CHECKING:
-    from earmark.engine.ports.heartbeats import Beats
+    from earmark.engine.ports.heartbeats import Heartbeats
 
 BEAT_SECONDS = 5.0
 TELL_SECONDS_MAX = 5.0
@@ -36,7 +36,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        beats: Beats,
+        beats: Heartbeats,
         *,
         interval_seconds: float = BEAT_SECONDS,
         host: str | None = None,
@@ -46,14 +46,14 @@ class Heartbeat:
         self._beats = beats
         self._interval_seconds = interval_seconds
         self._stalled_seconds = stalled_seconds
-        self._pulses: dict[str, Pulse] = {}
+        self._pulses: dict[str, HeartbeatReport] = {}
         self._under_way: dict[str, tuple[float, datetime]] = {}
         """By role, when the round began that has not ended."""
         self._status = RoundStatus("heartbeat")
 
     def takes(self, role: str, *, outcome: str = "starting") -> None:
         """This process has that role from now on."""
-        self._pulses[role] = Pulse(role=role, outcome=outcome)
+        self._pulses[role] = HeartbeatReport(role=role, outcome=outcome)
 
     def began(self, role: str) -> None:
         """A round of it has begun."""
@@ -64,7 +64,7 @@ class Heartbeat:
     ) -> None:
         """A round of it has ended so."""
         self._under_way.pop(role, None)
-        before = self._pulses.get(role) or Pulse(role=role, outcome=outcome)
+        before = self._pulses.get(role) or HeartbeatReport(role=role, outcome=outcome)
         self._pulses[role] = msgspec.structs.replace(
             before, outcome=outcome, rounds=before.rounds + 1, failing_since=failing_since, because=because
         )
@@ -82,17 +82,17 @@ class Heartbeat:
 
     async def _tell(self) -> None:
         try:
-            await asyncio.wait_for(self._beats.tell(self.process, self._told()), timeout=TELL_SECONDS_MAX)
+            await asyncio.wait_for(self._beats.write(self.process, self._told()), timeout=TELL_SECONDS_MAX)
         except Exception as silence:  # noqa: BLE001 (whatever it is, nobody depends on it)
             self._status.failed("not_written", described(silence))
         else:
             self._status.went_well()
 
-    def _told(self) -> list[Pulse]:
+    def _told(self) -> list[HeartbeatReport]:
         """Each role as its last round left it, or `stalled` where a round does not end."""
         return [self._stalled(pulse) or pulse for pulse in self._pulses.values()]
 
-    def _stalled(self, pulse: Pulse) -> Pulse | None:
+    def _stalled(self, pulse: HeartbeatReport) -> HeartbeatReport | None:
         began = self._under_way.get(pulse.role)
         if began is None or time.monotonic() - began[0] < self._stalled_seconds:
             return None

@@ -114,7 +114,7 @@ class Janitor:
         return gone, gone == self._batch_size_max
 
     async def _clear_beats(self) -> tuple[int, bool]:
-        cleared = await self._store.beats.clear(seconds=BEATS_SECONDS, limit=self._batch_size_max)
+        cleared = await self._store.heartbeats.clear(seconds=BEATS_SECONDS, limit=self._batch_size_max)
         return cleared, cleared == self._batch_size_max
 
     async def _prune_deliveries(self) -> tuple[int, bool]:

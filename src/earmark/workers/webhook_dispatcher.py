@@ -17,14 +17,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from earmark.domain.webhook import DeliveryState, next_try, rest_seconds
-from earmark.engine.ports.webhooks import Health, Outcome
+from earmark.engine.ports.webhooks import DeliveryResult, WebhookHealth
 from earmark.observability import logs
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.webhook import Delivery
-    from earmark.engine.ports.webhooks import Errand, Webhooks
+    from earmark.engine.ports.webhooks import DeliveryLease, Webhooks
     from earmark.webhooks.sender import EndpointAnswer, Round, WebhookSender
 
 ERRANDS_MAX = 32
@@ -66,7 +66,7 @@ class WebhookDispatcher:
         self._interval_seconds_max = interval_seconds_max
         # As long as the slowest errand that succeeds may take.
         self.lease_seconds = sender.timeout_seconds * -(-each_max // AT_ONCE_MAX) + SPARE_SECONDS
-        self._running: dict[asyncio.Task[None], Errand] = {}
+        self._running: dict[asyncio.Task[None], DeliveryLease] = {}
         self._stopping = False
 
     async def act(self) -> float:
@@ -123,7 +123,7 @@ class WebhookDispatcher:
         for failure in failures:
             raise failure
 
-    async def _run(self, errand: Errand) -> None:
+    async def _run(self, errand: DeliveryLease) -> None:
         """One errand, to its end: what was tried is recorded with what was not, in one transaction."""
         webhook = errand.webhook
         if webhook.disabled_at is not None:
@@ -161,10 +161,10 @@ class WebhookDispatcher:
 class _Trip:
     """What an errand has come to so far. Its moments go on from the store's own."""
 
-    def __init__(self, errand: Errand, *, span_seconds: float) -> None:
+    def __init__(self, errand: DeliveryLease, *, span_seconds: float) -> None:
         self.errand = errand
         self.waiting = deque(errand.deliveries)
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[DeliveryResult] = []
         self.delivered = 0
         self.failures = 0
         self._span_seconds = span_seconds
@@ -192,7 +192,7 @@ class _Trip:
                 self._given_up.append(delivery)
             state, due_at = (DeliveryState.FAILED, now) if again is None else (DeliveryState.PENDING, again)
         self.outcomes.append(
-            Outcome(
+            DeliveryResult(
                 delivery_id=delivery.id,
                 attempt=delivery.attempts,
                 state=state,
@@ -203,7 +203,7 @@ class _Trip:
             )
         )
 
-    def health(self) -> Health | None:
+    def health(self) -> WebhookHealth | None:
         """What this says of the webhook itself; None where it is as well as it was."""
         webhook, began = self.errand.webhook, self.errand.now
         if not self.failures and not (self.delivered and webhook.failing_since):
@@ -212,7 +212,7 @@ class _Trip:
         rest = rest_seconds(failing_since=since, now=self.now, asked_seconds=self._asked_seconds)
         over = [delivery.first_at for delivery in self._given_up if delivery.first_at is not None]
         because = GONE if self._gone else GAVE_UP if over and not self.delivered else None
-        return Health(
+        return WebhookHealth(
             ok=self.delivered > 0,
             failed_at=began,
             resting_until=self.now + timedelta(seconds=rest),
@@ -230,5 +230,7 @@ class _Trip:
         )
 
 
-def _unsent(delivery: Delivery, *, state: DeliveryState, now: datetime, error: str | None = None) -> Outcome:
-    return Outcome(delivery_id=delivery.id, attempt=delivery.attempts, state=state, due_at=now, sent=False, error=error)
+def _unsent(delivery: Delivery, *, state: DeliveryState, now: datetime, error: str | None = None) -> DeliveryResult:
+    return DeliveryResult(
+        delivery_id=delivery.id, attempt=delivery.attempts, state=state, due_at=now, sent=False, error=error
+    )

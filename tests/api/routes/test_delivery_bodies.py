@@ -16,7 +16,7 @@ from earmark.domain.api_key import Scope
 from earmark.domain.ids import WebhookId
 from earmark.domain.mode import Mode
 from earmark.domain.webhook import Delivery, DeliveryState
-from earmark.engine.ports.webhooks import Outcome
+from earmark.engine.ports.webhooks import DeliveryResult
 from earmark.uuids import new_delivery_id
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class WebhookShop:
         webhooks = self.services.engine.store.webhooks
         await webhooks.queue(told)
         await webhooks.claim(busy=(), webhooks=1, each=1, failing=False, lease_seconds=60)
-        failed = Outcome(
+        failed = DeliveryResult(
             delivery_id=self.delivery, attempt=1, state=DeliveryState.PENDING, due_at=now, status=500, error=error
         )
         await webhooks.record(webhook_id, [failed], None)

@@ -43,7 +43,7 @@ async def settle(services: Services, booking_id: str, how: SettledAs) -> None:
     about = await services.engine.store.read_dossier(payment.id)
     assert about is not None
     ids = services.engine.ids
-    await services.engine.transact(partial(apply_report.settle, how=how, note=NOTE, about=about, ids=ids))
+    await services.engine.transact(partial(apply_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=ids))
 
 
 async def sold(alice: httpx2.AsyncClient, event: str, **how: Any) -> str:

@@ -17,7 +17,7 @@ from earmark.api.routes import ops
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import WebhookId
 from earmark.domain.mode import Mode
-from earmark.engine.ports.heartbeats import Process, Pulse
+from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.engine.ports.outbox import START
 from earmark.errors import StoreUnavailable
 from earmark.locks import Locks
@@ -92,8 +92,8 @@ class OpsShop:
 
     async def beat(self, number: int = 1, **outcomes: str) -> None:
         """A process has every role; all is well unless the test changes it."""
-        pulses = [Pulse(role=role, outcome=outcomes.get(role, "ok"), rounds=3) for role in ROLES]
-        await self.store.beats.tell(Process(id=UUID(int=number), host=f"host-{number}", version="1"), pulses)
+        pulses = [HeartbeatReport(role=role, outcome=outcomes.get(role, "ok"), rounds=3) for role in ROLES]
+        await self.store.heartbeats.write(Process(id=UUID(int=number), host=f"host-{number}", version="1"), pulses)
 
     async def save_webhook(self, webhook_id: UUID, **fields: Any) -> None:
         """As a webhook worker leaves it."""

@@ -16,15 +16,15 @@ from earmark.api.routes.payments import write_payment
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.state_machine import State
 from earmark.engine.commands import KeyedRequest, Pay, PayResult
-from earmark.payments.pay import conclude_payment, has_answer
+from earmark.payments.pay import conclude_payment, is_concluded
 from earmark.schemas.to_command import check_key
 from earmark.schemas.to_response import is_under_way
 from earmark.schemas.webhooks import webhook_answer
 
 if TYPE_CHECKING:
     from earmark.api.context import RequestContext
-    from earmark.engine.idempotency import Recalled
-    from earmark.engine.ports.webhooks import Deed
+    from earmark.engine.idempotency import KeyLookup
+    from earmark.engine.ports.webhooks import WebhookChange
     from earmark.schemas.to_command import Common
 
 
@@ -53,10 +53,10 @@ async def recall(context: RequestContext) -> ApiResponse:
     """A key of the caller's own; what others did with the same word is not told."""
     text = context.request.path_params["key"]
     check_key(text)
-    found = await context.engine.recall(IdempotencyKey(context.principal.caller, text))
+    found = await context.engine.look_up_key(IdempotencyKey(context.principal.caller, text))
     headers = {"Cache-Control": "no-store"}
     if found.record is None and not found.busy and Scope.MANAGE in context.principal.scopes:
-        deed = await context.engine.store.webhooks.recall(IdempotencyKey(context.principal.caller, text))
+        deed = await context.engine.store.webhooks.look_up_key(IdempotencyKey(context.principal.caller, text))
         if deed is not None:
             return json_response(await _done(context, deed), headers=headers)
     booking_id = str(found.about.booking.id) if found.about else None
@@ -75,7 +75,7 @@ async def recall(context: RequestContext) -> ApiResponse:
     return json_response(told, headers=headers)
 
 
-async def _end_of_payment(context: RequestContext, key: IdempotencyKey, found: Recalled) -> tuple[int, bytes] | None:
+async def _end_of_payment(context: RequestContext, key: IdempotencyKey, found: KeyLookup) -> tuple[int, bytes] | None:
     """The status and the body of the answer; None while there is none.
 
     A payment may have ended by a callback or a worker, which word no answers. Then it is worded here, and remembered
@@ -89,7 +89,7 @@ async def _end_of_payment(context: RequestContext, key: IdempotencyKey, found: R
     write = partial(write_payment, notes=context.principal.actor.buyer is None)
     if about.booking.state is State.PAYING or is_under_way(PayResult(booking=about.booking, payment=about.payment)):
         return None
-    if found.request_hash is not None and has_answer(about.booking, about.payment):
+    if found.request_hash is not None and is_concluded(about.booking, about.payment):
         idempotency = KeyedRequest(key=key, request_hash=found.request_hash, write=write)
         common: Common = {
             "actor": context.principal.actor,
@@ -103,7 +103,7 @@ async def _end_of_payment(context: RequestContext, key: IdempotencyKey, found: R
     return write(PayResult(booking=about.booking, payment=about.payment), now)
 
 
-async def _done(context: RequestContext, deed: Deed) -> ProgressAnswer:
+async def _done(context: RequestContext, deed: WebhookChange) -> ProgressAnswer:
     """Of a webhook it is said that it was done, and how the webhook is by now, without its secret."""
     webhook = await context.engine.store.webhooks.read(deed.webhook_id)
     answer = None if webhook is None else webhook_answer(webhook)

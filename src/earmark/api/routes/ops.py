@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from earmark.api.services import Services
     from earmark.domain.mode import Mode
     from earmark.domain.webhook import Webhook
-    from earmark.engine.ports.heartbeats import Beat
+    from earmark.engine.ports.heartbeats import HeartbeatRow
     from earmark.engine.ports.store import Store
     from earmark.engine.ports.webhooks import Waiting
     from earmark.locks import Holding, Locks
@@ -170,14 +170,14 @@ def _standing_of(webhook: Webhook) -> ops.WebhookStanding:
 
 async def _workers(store: Store, *, seconds: float) -> tuple[list[str], list[ops.OpsWorker]]:
     """Which roles nobody has, and everybody who was heard of: who needs a look first."""
-    roll = await store.beats.read(limit=COUNT_MAX)
-    workers = [_worker(beat, now=roll.now, seconds=seconds) for beat in roll.beats]
+    roll = await store.heartbeats.read(limit=COUNT_MAX)
+    workers = [_worker(beat, now=roll.now, seconds=seconds) for beat in roll.heartbeats]
     manned = {worker.role for worker in workers if worker.standing != "silent"}
     workers.sort(key=lambda worker: worker.standing == "well")
     return [role for role in ROLES if role not in manned], workers[:AGENTS_MAX]
 
 
-def _worker(beat: Beat, *, now: datetime, seconds: float) -> ops.OpsWorker:
+def _worker(beat: HeartbeatRow, *, now: datetime, seconds: float) -> ops.OpsWorker:
     age = _seconds(beat.beat_at, now)
     standing: ops.AgentStanding = "well" if beat.code in WELL else "failing"
     return ops.OpsWorker(
@@ -247,7 +247,7 @@ class _Counted:
     """What the servers of this host have counted, all of them together."""
 
     def __init__(self, services: Services) -> None:
-        self._verbs = list(services.engine.lines)
+        self._verbs = list(services.engine.queues)
         self._values: Mapping[tuple[str, str], float] = services.metrics.figures()
 
     def lines(self) -> list[ops.OpsLine]:

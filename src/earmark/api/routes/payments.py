@@ -66,7 +66,7 @@ async def callback(context: RequestContext) -> ApiResponse:
         raise NotFound
     try:
         called = gateway.read_callback(context.request.headers, context.raw)
-        ours = await context.services.payments.driver.hear(name, called)
+        ours = await context.services.payments.driver.receive_callback(name, called)
     except (CallbackRefused, CallbackMismatch) as refused:
         log.warning("callback", outcome="refused", gateway=name, because=str(refused))
         raise CallbackForged from refused

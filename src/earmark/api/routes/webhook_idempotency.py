@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from earmark.api.response import REPLAYED_HEADER, ApiResponse, json_response
-from earmark.engine.ports.webhooks import AlreadyDone, Deed
+from earmark.engine.ports.webhooks import AlreadyDone, WebhookChange
 from earmark.errors import IdempotencyMismatch, Overloaded, WebhookUnknown
 from earmark.schemas import webhooks as words
 
@@ -36,7 +36,7 @@ async def once(context: RequestContext, work: Callable[[], Awaitable[Webhook]]) 
 
 async def _done_before(context: RequestContext) -> Webhook | None:
     shown = context.shown_key()
-    deed = None if shown is None else await context.engine.store.webhooks.recall(shown[0])
+    deed = None if shown is None else await context.engine.store.webhooks.look_up_key(shown[0])
     if shown is None or deed is None:
         return None
     if deed.request_hash != shown[1]:
@@ -47,13 +47,13 @@ async def _done_before(context: RequestContext) -> Webhook | None:
     return webhook
 
 
-def deed_of(context: RequestContext, webhook_id: WebhookId) -> Deed | None:
+def deed_of(context: RequestContext, webhook_id: WebhookId) -> WebhookChange | None:
     """What the request is about to do, if its caller chose a key for it."""
     shown = context.shown_key() if context.endpoint.idempotent else None
     if shown is None:
         return None
     now, status = context.services.clock.now(), int(context.endpoint.status)
-    return Deed(key=shown[0], request_hash=shown[1], webhook_id=webhook_id, status=status, done_at=now)
+    return WebhookChange(key=shown[0], request_hash=shown[1], webhook_id=webhook_id, status=status, done_at=now)
 
 
 def _shown(context: RequestContext, webhook: Webhook, *, replayed: bool = False) -> ApiResponse:

@@ -163,9 +163,9 @@ class HttpFigures(msgspec.Struct):
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The settings by which our server refuses; its defaults, unless the operator has set them for this run."""
 
-    line_seconds_max: float = Settings().line_seconds_max
+    queue_seconds_max: float = Settings().queue_seconds_max
     request_seconds_max: float = Settings().request_seconds_max
-    batch_waiting_max: int = Settings().batch_waiting_max
+    queue_length_max: int = Settings().queue_length_max
 
 
 class HttpResult(msgspec.Struct, frozen=True, kw_only=True):

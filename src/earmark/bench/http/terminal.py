@@ -51,7 +51,7 @@ def show(console: Console, result: HttpResult) -> None:
             f"{figure(over['p50_ms'])} ms, p99 {figure(over['p99_ms'])} ms (with {plan.connections}: "
             f"{figure(over['unloaded_p99_ms'])} ms); {over['shed_share']:.0%} refused, p50 "
             f"{figure(over['shed_p50_ms'])} ms, p99 {figure(over['shed_p99_ms'])} ms; {over['held']} are in the "
-            f"database; a queue of {result.limits.line_seconds_max:g} s"
+            f"database; a queue of {result.limits.queue_seconds_max:g} s"
         )
     versions = list_versions(result.versions)
     console.print(

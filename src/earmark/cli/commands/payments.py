@@ -95,7 +95,7 @@ async def _look(runtime: Runtime, *, payment_id: PaymentId) -> tuple[Payment, Pa
     before = await _find(store, payment_id)
     if before.gateway not in runtime.payments.gateways:
         raise SetupError(problem=f"This payment is at the gateway {before.gateway!r}, which is not set up here.")
-    await runtime.payments.driver.advance(payment_id, look=True)
+    await runtime.payments.driver.advance(payment_id, ask_gateway=True)
     return before, await _find(store, payment_id)
 
 
@@ -105,7 +105,9 @@ async def _settle(runtime: Runtime, *, payment_id: PaymentId, how: SettledAs, no
     if about is None:
         raise _unknown(payment_id)
     try:
-        return await engine.transact(partial(apply_report.settle, how=how, note=note, about=about, ids=engine.ids))
+        return await engine.transact(
+            partial(apply_report.resolve_by_hand, how=how, note=note, about=about, ids=engine.ids)
+        )
     except InvalidRequest as refused:
         why = "; ".join(error["message"] for error in refused.errors)
         raise SetupError(problem=f"Payment {payment_id} {why}.") from refused

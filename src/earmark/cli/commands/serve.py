@@ -164,12 +164,12 @@ def worker(*, database: Database = None, redis: Redis = None, verbose: Verbose =
 
 
 async def _run_worker(settings: config.Settings) -> None:
-    from earmark.engine.ports.observer import Nobody
+    from earmark.engine.ports.observer import NullObserver
     from earmark.observability.tracing import open_tracing
     from earmark.wiring.runtime import open_runtime
 
     tracing = open_tracing() if settings.tracing else None
-    observer = tracing.around(Nobody()) if tracing else None
+    observer = tracing.around(NullObserver()) if tracing else None
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

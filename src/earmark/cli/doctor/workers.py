@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from earmark.config import Settings
-    from earmark.engine.ports.heartbeats import Beat, Roll
+    from earmark.engine.ports.heartbeats import HeartbeatList, HeartbeatRow
     from earmark.engine.ports.payment_watch import MoneyWatch
     from earmark.engine.ports.store import Flaw, Store
 
@@ -46,7 +46,9 @@ COUNTS = frozenset(
 
 async def judge(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator[Finding]:
     """All of it, in the order in which one thing explains the next."""
-    for finding in beats(await store.beats.read(limit=BEATS_MAX), seconds=alive_seconds(settings.heartbeat_seconds)):
+    for finding in beats(
+        await store.heartbeats.read(limit=BEATS_MAX), seconds=alive_seconds(settings.heartbeat_seconds)
+    ):
         yield await _forget(store, settings) if fix and finding.fixable else finding
     yield await sweeping(store, fix=fix)
     yield await relaying(store, fix=fix)
@@ -56,10 +58,10 @@ async def judge(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator
         yield finding
 
 
-def beats(roll: Roll, *, seconds: float) -> Iterator[Finding]:
+def beats(roll: HeartbeatList, *, seconds: float) -> Iterator[Finding]:
     """Is anybody in each role, and does it get anywhere?"""
-    alive = [beat for beat in roll.beats if roll.now - beat.beat_at <= timedelta(seconds=seconds)]
-    gone = [beat for beat in roll.beats if beat not in alive]
+    alive = [beat for beat in roll.heartbeats if roll.now - beat.beat_at <= timedelta(seconds=seconds)]
+    gone = [beat for beat in roll.heartbeats if beat not in alive]
     if missing := [role for role in ROLES if role not in {beat.role for beat in alive}]:
         said = f"No {_listed(missing)} is running."
         yield ill("workers", said, "Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.")
@@ -77,7 +79,7 @@ def beats(roll: Roll, *, seconds: float) -> Iterator[Finding]:
 
 
 async def _forget(store: Store, settings: Settings) -> Finding:
-    cleared = await store.beats.clear(seconds=alive_seconds(settings.heartbeat_seconds), limit=BEATS_MAX)
+    cleared = await store.heartbeats.clear(seconds=alive_seconds(settings.heartbeat_seconds), limit=BEATS_MAX)
     return fixed("workers", f"{cleared} heartbeats of those who are gone were forgotten.")
 
 
@@ -165,7 +167,7 @@ def _age(since: datetime | None, now: datetime) -> str:
     return f"{(now - since).total_seconds():.0f} s"
 
 
-def _who(some: list[Beat]) -> str:
+def _who(some: list[HeartbeatRow]) -> str:
     return ", ".join(f"{beat.role} on {beat.host}" for beat in some)
 
 

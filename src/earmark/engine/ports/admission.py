@@ -1,4 +1,4 @@
-"""What a hold needs from whatever stands in front of the store."""
+"""What a hold needs from admission, the quick check in front of the store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Busy:
 class Admission(Protocol):
     """A quick no in front of the store. It never decides a sale.
 
-    Whatever it says or forgets, either the store is asked, or the refusal is transient.
+    Whatever it returns or forgets, either the store decides, or the refusal is transient.
     """
 
     def admit(
@@ -38,7 +38,7 @@ class Admission(Protocol):
     ) -> Awaitable[Any]:
         """A pass; `Busy` when it is hopeless now; None where it has no opinion.
 
-        Where a seat may be the buyer's own it has no opinion: the store says `yours`.
+        Where a seat may be the buyer's own it returns None: the store's refusal names it as `yours`.
         """
         ...
 

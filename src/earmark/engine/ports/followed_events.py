@@ -1,7 +1,7 @@
-"""What somebody who follows an event asks of a store: how some of its seats are now, and how far its story is told.
+"""What following an event needs from a store: how some of its seats are now, and the number of its newest entry.
 
-News says which seats may have changed; only the store says how they are. So news that comes late, twice or in another
-order can never show a seat as it is not.
+A notification says which seats may have changed; only the store says how they are. So a notification that comes late,
+twice or in another order can never show a seat as it is not.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ class Followed(Protocol):
 
     @property
     def followed_events(self) -> Live:
-        """What those ask who follow an event."""
+        """Reads for clients that follow an event."""
         ...

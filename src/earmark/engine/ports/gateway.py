@@ -1,14 +1,14 @@
-"""What the saga needs from whoever moves the money.
+"""What the payment saga needs from a gateway.
 
-A gateway is believed in what it says has happened, and never in its silence: whatever raises `GatewaySilent` may have
-taken effect. Every call that moves money carries an id of ours, and the same call again has the same effect once.
+What a gateway reports is believed; its silence proves nothing: a call that raises `GatewaySilent` may have taken
+effect. Every call that moves money carries an id of ours, and the same call again has the same effect once.
 
 Order of a payment with capture by hand, the default:
 
     authorise → (the booking is confirmed) → capture → refund, once or in parts
         └────── (the booking is lost)     → void
 
-With automatic capture the first call takes the money at once. Callbacks only say that it is time to ask for `status`.
+With automatic capture the first call takes the money at once. A callback only makes the saga call `status`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to charge."""
+    """A payment as its gateway needs it: what to charge, and to what."""
 
     payment_id: UUID
     """Ours; the idempotency key of the first call, and how the payment is found when its gateway's id is not known."""
@@ -39,7 +39,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """In minor units, at least 1."""
     currency: str
     method: str
-    """The gateway's own word for what to charge: a token, never a card number."""
+    """The gateway's own name of what to charge: a token, never a card number."""
     automatic: bool = False
     """Take the money at once instead of setting it aside."""
     created_at: datetime
@@ -51,7 +51,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """How a payment stands, as its gateway tells it."""
+    """How a payment stands, as its gateway reports it."""
 
     standing: Standing
     gateway_id: str | None = None
@@ -88,7 +88,7 @@ class RefundOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefundReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a refund stands, as its gateway tells it."""
+    """How a refund stands, as its gateway reports it."""
 
     standing: RefundStanding
     gateway_id: str | None = None
@@ -97,7 +97,7 @@ class RefundReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefundRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A refund in the gateway's own books, whether or not it was Earmark that asked for it."""
+    """A refund in the gateway's own records, whether or not Earmark requested it."""
 
     refund_id: UUID | None
     """Ours, as the gateway kept it for us; None when it was not made by us."""
@@ -109,7 +109,7 @@ class RefundRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Callback(msgspec.Struct, frozen=True, kw_only=True):
     """What a gateway called about, once its signature was found to be right.
 
-    The facts are compared with ours, and then the payment's status is asked for: what has happened since is not in it.
+    The facts are compared with ours, and then the payment's status is read: what has happened since is not in it.
     """
 
     id: str
@@ -131,7 +131,7 @@ class Callback(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the gateway's own books, to compare with ours."""
+    """A payment in the gateway's own records, to compare with ours."""
 
     payment_id: UUID | None
     gateway_id: str
@@ -142,7 +142,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewaySilent(Exception):
-    """No answer, or one that says nothing: the call may have taken effect, or may yet."""
+    """No reply, or one that cannot be understood: the call may have taken effect, or may yet."""
 
 
 class GatewayRefused(Exception):
@@ -156,7 +156,7 @@ class GatewayRefused(Exception):
 class GatewayDenied(GatewayRefused):
     """The gateway refuses the shop itself: a key that was revoked, a permission, an account that is not set up.
 
-    No buyer can mend that, so a first call that is denied is an outage and no decline.
+    No buyer can correct that, so a first call that is denied is an outage and no decline.
     """
 
 
@@ -179,9 +179,9 @@ def as_code_taker(gateway: object) -> TakesCodes | None:
 
 
 class GatewayInvalid(GatewayRefused):
-    """The gateway cannot read what was asked: `field` names the part of the request to pay that is wrong.
+    """The gateway cannot read the request: `field` names the part of the request to pay that is wrong.
 
-    No bank was asked, so a first call that is invalid is a wrong request and no decline.
+    The gateway called no bank, so a first call that is invalid is a wrong request and no decline.
     """
 
     def __init__(self, code: str, message: str = "", *, field: str) -> None:
@@ -225,7 +225,7 @@ class Gateway(Protocol):
         ...
 
     async def status(self, order: Order) -> Report:
-        """How the payment stands now: by the gateway's id, or by ours when that was never learnt."""
+        """How the payment stands now: found by the gateway's id, or by ours when the gateway's is not known."""
         ...
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
@@ -237,7 +237,7 @@ class Gateway(Protocol):
         ...
 
     async def whose(self, gateway_id: str) -> UUID | None:
-        """Our id of a payment, by the gateway's own: not all that it calls about carries ours."""
+        """Our id of a payment, by the gateway's own: not every callback carries ours."""
         ...
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
@@ -245,7 +245,7 @@ class Gateway(Protocol):
         ...
 
     def books(self, *, since: datetime) -> AsyncIterator[Record]:
-        """The gateway's own books, newest or oldest first."""
+        """The gateway's own records of payments, newest or oldest first."""
         ...
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Heartbeats: who is at work, where, and how its last round went. No verb needs them, and none waits for them."""
+"""Heartbeats: which workers run, on which host, and how the last round of each went. No verb needs them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 WELL = frozenset({"ok", "starting"})
-"""Outcomes that nobody has to look at."""
+"""Outcomes that need no operator."""
 ALIVE_SECONDS = 30.0
 _FAILURE = re.compile(r"\w+ since (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00): (.*)", re.DOTALL)
 
 
 def alive_seconds(heartbeat_seconds: float) -> float:
-    """How long whoever beats so often may be silent and is still taken to be at work."""
+    """How long a process that writes its heartbeat so often may be silent and is still taken to be running."""
     return max(ALIVE_SECONDS, 3 * heartbeat_seconds)
 
 
@@ -32,8 +32,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-class Pulse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process says of one of its roles."""
+class HeartbeatReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process reports of one of its roles."""
 
     role: str
     outcome: str
@@ -51,8 +51,8 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.outcome} since {self.failing_since.isoformat(timespec='seconds')}: {self.because or 'unknown'}"
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """A role of a process, as it was last heard of. The moments are the store's."""
+class HeartbeatRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The last heartbeat of one role of a process. Its times are the store's clock's."""
 
     process_id: UUID
     role: str
@@ -61,7 +61,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     beat_at: datetime
     outcome: str
-    """As it is written: see `Pulse.written`."""
+    """As it is written: see `HeartbeatReport.written`."""
     rounds: int
 
     @property
@@ -77,42 +77,42 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def because(self) -> str | None:
-        """Why it fails."""
+        """Why the rounds fail, as the last heartbeat says; None where all is well."""
         failure = _FAILURE.match(self.outcome)
         return failure[2] if failure else None
 
 
-class Roll(msgspec.Struct, frozen=True, kw_only=True):
-    """Everybody who was heard of, and the moment of asking."""
+class HeartbeatList(msgspec.Struct, frozen=True, kw_only=True):
+    """All heartbeats that are kept, and the moment they were read at."""
 
     now: datetime
-    beats: Sequence[Beat]
+    heartbeats: Sequence[HeartbeatRow]
 
 
-class Beats(Protocol):
+class Heartbeats(Protocol):
     """Where heartbeats are kept."""
 
-    async def tell(self, process: Process, pulses: Collection[Pulse]) -> None:
+    async def write(self, process: Process, reports: Collection[HeartbeatReport]) -> None:
         """All roles of a process, in one small write."""
         ...
 
     async def leave(self, process_id: UUID) -> None:
-        """The process stops politely: whoever is missed later did not."""
+        """Remove the process's heartbeats: it shuts down. One that leaves its rows behind has crashed."""
         ...
 
-    async def read(self, *, limit: int) -> Roll:
+    async def read(self, *, limit: int) -> HeartbeatList:
         """By role, the latest first."""
         ...
 
     async def clear(self, *, seconds: float, limit: int) -> int:
-        """Forget those who were not heard of for so long; how many that were."""
+        """Delete heartbeats that were not written for so long; how many those were."""
         ...
 
 
-class KeepsBeats(Protocol):
+class KeepsHeartbeats(Protocol):
     """A store that keeps heartbeats."""
 
     @property
-    def beats(self) -> Beats:
-        """Who is at work."""
+    def heartbeats(self) -> Heartbeats:
+        """The heartbeats of running processes."""
         ...

@@ -1,4 +1,4 @@
-"""Upkeep: what a janitor and a doctor ask of a store. No verb needs it.
+"""Upkeep: what the janitor and `earmark doctor` need from a store. No verb needs it.
 
 The journal is outbox and audit in one: its entries are never deleted, and "sent" is a number. What may go is what an
 idempotency key remembers, once its time is over, which request opened a payment, and who tried to pay lately.
@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from earmark.engine.ports.heartbeats import KeepsBeats
+from earmark.engine.ports.heartbeats import KeepsHeartbeats
 
 if TYPE_CHECKING:
     from earmark.domain.mode import Mode
 
 BACKLOG_COUNTED_MAX = 1000
 LATE_SECONDS = 60.0
-"""What is due for longer than this, its agent has not done in time."""
+"""What is due for longer than this, its worker has not done in time."""
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
     """What one round of forgetting did."""
 
     cleared: int = 0
-    """How many keys forgot their answers."""
+    """How many idempotency records were cleared."""
     more: bool = False
     """Whether the round was full, so that something may be left."""
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
-    """What agents should have done by now. Counted over at most `BACKLOG_COUNTED_MAX` each."""
+    """What workers should have done by now. Counted over at most `BACKLOG_COUNTED_MAX` each."""
 
     now: datetime
     due: int
-    """Holds whose time is over and that nobody has ended."""
+    """Holds whose time is over and that no worker has ended."""
     due_since: datetime | None
     unsent: int
     """Journal entries without a number."""
@@ -43,7 +43,7 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holds(msgspec.Struct, frozen=True, kw_only=True):
-    """The holds of one kind: those that live, and those whose time is over and that nobody has ended."""
+    """The holds of one kind: those that live, and those whose time is over and that no worker has ended."""
 
     now: datetime
     held: int
@@ -73,7 +73,7 @@ class Upkeep(Protocol):
         ...
 
     async def backlog(self) -> Backlog:
-        """What is left undone."""
+        """What is due and was not done yet."""
         ...
 
     async def holds(self, *, mode: Mode, limit: int) -> Holds:
@@ -88,10 +88,10 @@ class Upkeep(Protocol):
         ...
 
 
-class KeptUp(KeepsBeats, Protocol):
+class KeptUp(KeepsHeartbeats, Protocol):
     """A store that can be kept in order."""
 
     @property
     def upkeep(self) -> Upkeep:
-        """For janitors and doctors."""
+        """The store's upkeep, for the janitor and `earmark doctor`."""
         ...

@@ -1,7 +1,7 @@
-"""Whoever watches the engine at work: what is told, and by default nobody who hears it.
+"""What the engine reports to metrics and tracing; by default the reports are ignored.
 
-The engine knows neither metrics nor spans. It tells a port what happened, a few times per batch and not per request,
-and what is made of it is the watcher's affair. To hear is quick, and never fails.
+The engine imports neither metrics nor tracing. It calls this port a few times per batch and not per request. An
+observer's methods are quick and never raise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Observer(Protocol):
-    """What the engine reports."""
+    """Receives what the engine reports."""
 
     marks: bool
     """Whether `mark` returns anything: else the engine does not call it."""
@@ -28,7 +28,7 @@ class Observer(Protocol):
         ...
 
     def batch(self, verb: str, marks: Sequence[Any]) -> AbstractContextManager[None]:
-        """Around one batch, from the line to its answers; one mark for each request in it."""
+        """Around one batch, from the queue to its results; one mark for each request in it."""
         ...
 
     def transaction(self, verb: str) -> AbstractContextManager[None]:
@@ -40,7 +40,7 @@ class Observer(Protocol):
         ...
 
     def again(self, verb: str, reason: str) -> None:
-        """A request could not be decided in its batch and stands in line once more; why, as a refusal's code."""
+        """A request could not be decided in its batch and is queued once more; why, as a refusal's code."""
         ...
 
     def blocked(self, verb: str) -> None:
@@ -52,38 +52,38 @@ class Observer(Protocol):
         ...
 
 
-class Nobody:
-    """Ignores every report."""
+class NullObserver:
+    """The default observer: ignores every report."""
 
     marks = False
 
     def mark(self) -> None:
-        """Nothing to tie."""
+        """Returns no mark; the engine does not call it."""
 
     def batch(self, verb: str, marks: Sequence[Any]) -> AbstractContextManager[None]:  # noqa: ARG002 (the port's)
-        """Nothing."""
+        """Returns a context that does nothing."""
         return NOTHING
 
     def transaction(self, verb: str) -> AbstractContextManager[None]:  # noqa: ARG002 (the port's)
-        """Nothing."""
+        """Returns a context that does nothing."""
         return NOTHING
 
     def gateway(self, gateway: str, call: str) -> AbstractContextManager[None]:  # noqa: ARG002 (the port's)
-        """Nothing."""
+        """Returns a context that does nothing."""
         return NOTHING
 
     def again(self, verb: str, reason: str) -> None:
-        """Nothing."""
+        """Does nothing with the report."""
 
     def blocked(self, verb: str) -> None:
-        """Nothing."""
+        """Does nothing with the report."""
 
     def expired(self, reason: str) -> None:
-        """Nothing."""
+        """Does nothing with the report."""
 
 
 class StoreFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store that keeps connections and drafts knows of them at this moment."""
+    """What a store counts of its connections and optimistic writes at this moment."""
 
     connections: int
     """How many are open."""
@@ -91,8 +91,8 @@ class StoreFigures(msgspec.Struct, frozen=True, kw_only=True):
     """How many of these do nothing."""
     connections_max: int
     drafts: int
-    """Transactions that were run as a draft, so far."""
+    """Transactions that were run as an optimistic write, so far."""
     drafts_again: int
-    """Drafts that met somebody and were run once more without a lock."""
+    """Optimistic writes that met a concurrent change and were run once more without a lock."""
     drafts_locked: int
-    """Drafts that had to be run again under locks."""
+    """Optimistic writes that had to be run again under locks."""

@@ -1,8 +1,8 @@
-"""The journal as others read it: entries get a number per event, and whoever follows an event reads on by number.
+"""The journal as clients read it: entries get a number per event, and a client that follows an event reads by number.
 
 Booking transactions give no numbers: a counter in them would make an event's buyers wait for each other, and numbers
 taken early commit out of order. A relay gives them afterwards, so an event's numbers run 1, 2, 3 without a gap, and
-whoever has seen number n has seen all before it.
+a client that has seen number n has seen all before it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ START = EventId("")
 
 
 class Numbered(msgspec.Struct, frozen=True, kw_only=True):
-    """A journal entry with its place in its event's story."""
+    """A journal entry with its number within its event."""
 
     sequence: int
     entry: Entry
@@ -37,7 +37,7 @@ class Numbering(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
     """How many entries have a number now."""
     entries: Sequence[Numbered] = ()
-    """Which ones, where that was asked for: event by event, each in order."""
+    """Which ones, if the caller wanted them: event by event, each in order."""
     after: EventId = START
     """Where the next round goes on; the start when this one has come to the last event."""
     more: bool = False
@@ -54,7 +54,7 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outbox(Protocol):
-    """What the relay, and those who follow events, need from a store."""
+    """What the relay, and clients that follow events, need from a store."""
 
     async def number(self, *, after: EventId, limit: int, tell: bool = True) -> Numbering:
         """Number about `limit` unsent entries of the events after this one, in one transaction.
@@ -65,7 +65,7 @@ class Outbox(Protocol):
         ...
 
     async def read_numbered(self, event_id: EventId, *, after: int, limit: int) -> list[Numbered]:
-        """An event's story, on from a number."""
+        """The entries of an event after this number, in order."""
         ...
 
     async def lag(self, *, limit: int) -> Lag:
@@ -73,7 +73,7 @@ class Outbox(Protocol):
         ...
 
     async def count(self, ids: Collection[EventId]) -> dict[EventId, int | None]:
-        """How many entries these events have, numbered or not, in one look.
+        """How many entries these events have, numbered or not, in one read.
 
         Numbers have no gap, so that is the newest number plus what has none yet: it grows with each commit and stays
         when a relay comes by. None where more than `UNSENT_COUNTED_MAX` have no number: that takes too long to count.
@@ -82,5 +82,5 @@ class Outbox(Protocol):
 
 
 def total(*, numbered: int, unsent: int) -> int | None:
-    """What `count` says of an event."""
+    """The value that `count` returns for an event."""
     return numbered + unsent if unsent <= UNSENT_COUNTED_MAX else None

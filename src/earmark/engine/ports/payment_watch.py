@@ -1,4 +1,4 @@
-"""What whoever keeps an eye on the money asks of a store. Nothing here changes anything, and no verb needs it."""
+"""Reads of payments for operators and monitoring. Nothing here changes anything, and no verb needs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MoneyWatch(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator is to know of the payments, at a glance."""
 
     attention: Mapping[str, int]
-    """How many need somebody, by gateway; a gateway without any is left out."""
+    """How many need an operator, by gateway; a gateway without any is left out."""
     open: int
     """How many go on by themselves and are not over: undecided, to be captured or voided, or to be refunded."""
     open_since: datetime | None
@@ -26,15 +26,15 @@ class MoneyWatch(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
 
 
-class Watched(Protocol):
-    """A store, as an operator sees its money."""
+class WatchesPayments(Protocol):
+    """A store that lists and counts payments for operators."""
 
     async def list_attention(self, *, limit: int, mode: Mode | None = None) -> list[Payment]:
-        """Payments that need somebody to look at them, oldest first; of one kind, if that is said."""
+        """Payments that an operator has to look at, oldest first; of one kind, if that is said."""
         ...
 
     async def watch_money(self, *, limit: int, mode: Mode | None = None) -> MoneyWatch:
-        """Counted over at most `limit` payments each: those that need somebody, and those that are due the soonest.
+        """Counted over at most `limit` payments each: those that need an operator, and those that are due the soonest.
 
         Of one kind, if that is said.
         """

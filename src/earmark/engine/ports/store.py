@@ -1,12 +1,12 @@
-"""What the verbs need from the world: a clock, ids, and a store that can do one transaction well.
+"""What the verbs need from outside: a clock, ids, and a store with transactions.
 
-A verb orders the steps; a store only takes them. The steps of a `Transaction` stand here in the one order
+A verb orders the steps; a store only runs them. The steps of a `Transaction` stand here in the one order
 in which every verb takes them, so that no two transactions can wait for each other:
 
     begin (idempotency keys) → take_callback → lock_event → lock_bookings → take_payments, lock_payments
         → lock_payer → lock_totals → lock_pools → lock_seats → write
 
-Each lock step locks in key order. Nothing is judged in the step that waited: a verb judges the rows that the step
+Each lock step locks in key order. Nothing is decided in the step that waited: a verb decides by the rows that the step
 returns. Stores with one writer (SQLite, memory) have nothing to lock and only read.
 """
 
@@ -83,27 +83,27 @@ class Ids(Protocol):
         ...
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
+class TransactionStart(msgspec.Struct, frozen=True, kw_only=True):
     """How a transaction begins: its one moment, and what its keys remember."""
 
     now: datetime
     busy: frozenset[IdempotencyKey] = frozenset()
-    """Keys that another transaction is deciding at this moment: come again."""
+    """Keys that another transaction is deciding at this moment: their requests are tried again."""
     remembered: dict[IdempotencyKey, IdempotencyRecord] = {}
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verb will want to see next: a store may fetch it on the way, together with what the keys remember."""
+class RowsNeeded(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows that a verb will read next: a store may fetch them together with the idempotency records."""
 
     requests: int = 1
-    """How many it decides about."""
+    """How many requests the verb decides."""
     events: Collection[EventId] = ()
     seats: Collection[SeatRef] = ()
     bookings: Collection[BookingId] = ()
-    per_buyer_max: int | None = None  # which holds for events that say nothing themselves
+    per_buyer_max: int | None = None  # for events that have no limit of their own
 
 
-class SeatChange(msgspec.Struct, frozen=True, kw_only=True):
+class SeatUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator changes about a seat; None leaves it as it is."""
 
     ref: SeatRef
@@ -111,7 +111,7 @@ class SeatChange(msgspec.Struct, frozen=True, kw_only=True):
     price: int | None = None
 
 
-class PoolChange(msgspec.Struct, frozen=True, kw_only=True):
+class PoolUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator changes about a pool; None leaves it as it is."""
 
     ref: PoolRef
@@ -147,13 +147,13 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Seats that point to this booking and shall point to none."""
     event: Event | None = None
     """The event as it now is (an existing one, locked by this transaction)."""
-    seat_changes: Sequence[SeatChange] = ()
-    pool_changes: Sequence[PoolChange] = ()
+    seat_changes: Sequence[SeatUpdate] = ()
+    pool_changes: Sequence[PoolUpdate] = ()
     entries: Sequence[Entry] = ()
 
     @property
     def freed(self) -> list[SeatRef]:
-        """Seats that may be somebody else's from now on."""
+        """Seats that other bookings may take from now on."""
         ended = (booking for booking in (*self.expired, *self.moved) if not booking.is_active)
         return [*self.cleared, *(ref for booking in ended for ref in booking.seat_refs)]
 
@@ -164,7 +164,7 @@ class Transaction(Protocol):
     written: Changes | None
     """What `write` was given."""
 
-    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:
+    async def begin(self, keys: Sequence[IdempotencyKey], needed: RowsNeeded | None = None) -> TransactionStart:
         """The transaction's moment, and its idempotency keys: claimed until the end, busy, or remembered."""
         ...
 
@@ -185,7 +185,7 @@ class Transaction(Protocol):
         ...
 
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
-        """The bookings there are, each as it is once nobody else is changing it."""
+        """Lock these bookings, as far as they exist, and return each as it is once no other transaction changes it."""
         ...
 
     async def lock_due(
@@ -197,7 +197,7 @@ class Transaction(Protocol):
         buyer: Buyer | None = None,
         pool: PoolRef | None = None,
     ) -> list[Booking]:
-        """Holds whose time is over, the longest due first, passing over those that somebody else is changing.
+        """Holds whose time is over, the longest due first, passing over those that another transaction is changing.
 
         `skip` leaves out the first ones: those that the sweeper could not end before.
         """
@@ -212,11 +212,11 @@ class Transaction(Protocol):
         ...
 
     async def take_callback(self, gateway: str, callback_id: str, *, payment_id: PaymentId) -> bool:
-        """Remember for good that this was called about; False when it was known already."""
+        """Record this callback for good; False when it was recorded before."""
         ...
 
     async def lock_payments(self, ids: Collection[PaymentId]) -> dict[PaymentId, Payment]:
-        """The payments there are, each as it is once nobody else is changing it."""
+        """Lock these payments, as far as they exist, and return each as it is once no other transaction changes it."""
         ...
 
     async def read_payment_key(self, key: IdempotencyKey) -> PaymentKey | None:
@@ -306,11 +306,11 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Parts, Protocol):
-    """The truth."""
+    """Where bookings, payments and the journal are kept; only the store decides what is sold."""
 
     @property
     def outbox(self) -> Outbox:
-        """The journal as others read it."""
+        """The journal as clients read it."""
         ...
 
     async def transact(
@@ -318,7 +318,7 @@ class Store(Parts, Protocol):
         work: Callable[[Transaction], Awaitable[T]],
         *,
         within: float,
-        draft: bool = False,
+        optimistic: bool = False,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
         """Run the work in one transaction, at most `within` seconds, and commit it.
@@ -326,13 +326,13 @@ class Store(Parts, Protocol):
         A row that another transaction has locked is waited for `lock_seconds`; then `RowBusy` says which rows are
         locked, as far as that can be found out, and nothing was kept.
 
-        With `draft`, a store may first run it without a lock: what the work reads is then only seen, and what it
+        With `optimistic`, a store may first run it without locks: what the work reads is then only seen, and what it
         writes is kept if none of that has moved, in one step, or not at all. If something has, the work is run again,
-        now with locks. Work that passes over locked rows or changes an event asks for no draft.
+        now with locks. Work that passes over locked rows or changes an event is never optimistic.
 
         The work awaits nothing but its transaction and may be run again from its start after a deadlock or
         a serialization failure. Raises `StoreUnavailable` when nothing was kept, and `OutcomeUnknown` when
-        the commit was sent and its answer lost: then `has_entry` tells.
+        the commit was sent and its answer lost: then `has_entry` says which.
         """
         ...
 
@@ -344,15 +344,15 @@ class Store(Parts, Protocol):
         ...
 
     async def known_keys(self, keys: Sequence[IdempotencyKey]) -> Collection[IdempotencyKey]:
-        """Which of these keys remember an answer. A plain read: it claims nothing and waits for no standby."""
+        """Which of these keys have a recorded response. A plain read: it claims nothing and waits for no standby."""
         ...
 
     async def read_event(self, event_id: EventId) -> Event | None:
-        """One event."""
+        """One event; None when there is no such id."""
         ...
 
     async def list_events(self, *, mode: Mode, after: EventId | None, limit: int) -> list[Event]:
-        """Events by id."""
+        """Events by id, after this one, at most `limit`."""
         ...
 
     async def read_map(self, event_id: EventId, *, seat_id: SeatId | None = None) -> SeatMap:
@@ -382,11 +382,11 @@ class Store(Parts, Protocol):
     async def claim_payments(
         self, *, limit: int, lease_seconds: float, gateways: Collection[str] | None = None
     ) -> list[PaymentId]:
-        """Payments that somebody has to look at now, the longest due first. For so long nobody else is given them.
+        """Payments that are due, the longest due first. For `lease_seconds` no other process is given them.
 
         Of these gateways only, if they are named: a process that cannot reach a gateway leaves its payments to others.
-        But for those that nobody has decided within the longest time that paying pins a hold: to give one up needs no
-        gateway, and nobody may have this one any more.
+        Except payments that were not decided within the longest time that paying pins a hold: giving one up needs no
+        gateway, and perhaps no process has this gateway any more.
         """
         ...
 

@@ -8,12 +8,12 @@ from earmark.engine.accounts import KeepsAccounts
 from earmark.engine.api_keys import KeepsKeys
 from earmark.engine.ports.followed_events import Followed
 from earmark.engine.ports.maintenance import KeptUp
-from earmark.engine.ports.payment_watch import Watched
+from earmark.engine.ports.payment_watch import WatchesPayments
 from earmark.engine.ports.webhooks import KeepsWebhooks
 
 
-class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsWebhooks, KeptUp, Watched, Protocol):
-    """Accounts, API keys, webhooks, who follows, who watches, and who tidies up."""
+class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsWebhooks, KeptUp, WatchesPayments, Protocol):
+    """Accounts, API keys, webhooks, followed events, payment monitoring and upkeep."""
 
     def requests_at_once_max(self, *, batches: int) -> int | None:
         """How many requests one transaction may carry when so many run at once; None where nothing limits it."""

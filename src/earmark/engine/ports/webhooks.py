@@ -1,8 +1,8 @@
-"""Webhooks as a store keeps them: who wants to be called, what waits to be delivered, and how it went.
+"""Webhooks as a store keeps them: which URLs are called, what waits to be delivered, and how deliveries went.
 
-A delivery is written in the transaction that gives its entry a number, so none is lost and none is there twice. Whoever
-delivers is given a webhook with some of its deliveries, for a while; if that ends without a word, they are given out
-again. So a message is sent at least once.
+A delivery is written in the transaction that gives its entry a number, so none is lost and none is there twice. A
+dispatcher leases a webhook with some of its deliveries; if the lease ends without a result, they are leased again. So a
+message is sent at least once.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from earmark.engine.ports.outbox import Numbered
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """That a webhook is to hear of an event, and of which types; of all if none is named."""
+class WebhookSubscription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """That a webhook is called about an event, and for which types of message; for all if none is named."""
 
     webhook_id: WebhookId
     event_id: EventId
     types: tuple[str, ...] = ()
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody to call, and what to say, oldest first. For as long as a lease nobody else is given the same."""
+class DeliveryLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook to call and its due deliveries, oldest first, leased to one dispatcher."""
 
     webhook: Webhook
     deliveries: Sequence[Delivery]
     now: datetime
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one delivery of an errand."""
+class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one leased delivery."""
 
     delivery_id: DeliveryId
     attempt: int
@@ -56,8 +56,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     took_ms: int | None = None
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How a webhook itself fared on an errand."""
+class WebhookHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How a webhook itself answered the calls of one lease."""
 
     ok: bool
     """Whether any call was answered as it should."""
@@ -65,12 +65,12 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """If it was not: when that began, unless it has failed for longer."""
     resting_until: datetime | None = None
     disabled_because: str | None = None
-    """Why nobody shall call it any more."""
+    """Why it is not called any more."""
     unless_well_since: datetime | None = None
     """Disable it only if nothing succeeded from this moment on."""
 
 
-class Deed(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a request with an idempotency key did: which webhook it made or changed.
 
     Its answer is not kept, for there is a secret in it: it is worded anew from the webhook.
@@ -88,7 +88,7 @@ class AlreadyDone(Exception):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """What one webhook has not been told yet."""
+    """What one webhook has not been sent yet."""
 
     webhook_id: WebhookId
     pending: int
@@ -100,7 +100,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class Webhooks(Protocol):
     """Where webhooks are kept."""
 
-    async def make(self, new: Webhook, *, limit: int, deed: Deed | None = None) -> bool:
+    async def make(self, new: Webhook, *, limit: int, deed: WebhookChange | None = None) -> bool:
         """A new one; False when there are as many of its kind as there may be. `AlreadyDone` when the deed is."""
         ...
 
@@ -112,14 +112,14 @@ class Webhooks(Protocol):
         """By id, which is by age."""
         ...
 
-    async def save(self, after: Webhook, *, deed: Deed | None = None) -> bool:
-        """As it now is, if nobody has saved it since it was read: it is then one version on.
+    async def save(self, after: Webhook, *, deed: WebhookChange | None = None) -> bool:
+        """Save it as it now is, if no other request has saved it since it was read: it is then one version on.
 
         `AlreadyDone` when the deed is. A deed is kept in the transaction of what was done, or not at all.
         """
         ...
 
-    async def recall(self, key: IdempotencyKey) -> Deed | None:
+    async def look_up_key(self, key: IdempotencyKey) -> WebhookChange | None:
         """What the request with this key did, while that is remembered."""
         ...
 
@@ -132,7 +132,7 @@ class Webhooks(Protocol):
         ...
 
     async def queue(self, delivery: Delivery) -> None:
-        """Something to deliver that no entry tells of."""
+        """Queue a delivery that belongs to no journal entry."""
         ...
 
     async def log(
@@ -151,7 +151,7 @@ class Webhooks(Protocol):
 
     async def claim(
         self, *, busy: Collection[WebhookId], webhooks: int, each: int, failing: bool, lease_seconds: float
-    ) -> list[Errand]:
+    ) -> list[DeliveryLease]:
         """What is due, for so many webhooks, the longest due first, and so many deliveries of each, oldest first.
 
         None for those that are `busy`. With `failing`, those that fail and have rested; else the others, and those that
@@ -159,8 +159,10 @@ class Webhooks(Protocol):
         """
         ...
 
-    async def record(self, webhook_id: WebhookId, outcomes: Sequence[Outcome], health: Health | None) -> bool:
-        """How an errand went, in one transaction; True when that has disabled the webhook."""
+    async def record(
+        self, webhook_id: WebhookId, outcomes: Sequence[DeliveryResult], health: WebhookHealth | None
+    ) -> bool:
+        """Record the results of a lease in one transaction; True when that has disabled the webhook."""
         ...
 
     async def prune(self, *, before: datetime, limit: int) -> int:
@@ -173,19 +175,23 @@ class KeepsWebhooks(Protocol):
 
     @property
     def webhooks(self) -> Webhooks:
-        """Who wants to be called."""
+        """The webhooks of this store, and their deliveries."""
         ...
 
 
-def deliveries_of(numbered: Iterable[Numbered], wanted: Iterable[Wanted], *, now: datetime) -> list[Delivery]:
-    """One delivery for each entry and each webhook that wants to hear of it, in the order of the entries."""
-    by_event: dict[EventId, list[Wanted]] = {}
+def deliveries_of(
+    numbered: Iterable[Numbered], wanted: Iterable[WebhookSubscription], *, now: datetime
+) -> list[Delivery]:
+    """One delivery for each entry and each webhook that is called about it, in the order of the entries."""
+    by_event: dict[EventId, list[WebhookSubscription]] = {}
     for want in wanted:
         by_event.setdefault(want.event_id, []).append(want)
     return [delivery for one in numbered for delivery in _about(one, by_event, now=now)]
 
 
-def _about(one: Numbered, by_event: Mapping[EventId, Sequence[Wanted]], *, now: datetime) -> list[Delivery]:
+def _about(
+    one: Numbered, by_event: Mapping[EventId, Sequence[WebhookSubscription]], *, now: datetime
+) -> list[Delivery]:
     kind = type_of(one.entry)
     wants = [want for want in by_event.get(one.entry.event_id, ()) if kind and (not want.types or kind in want.types)]
     if kind is None or not wants:

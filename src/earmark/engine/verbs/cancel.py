@@ -1,7 +1,8 @@
 """cancel: a sale undone, whole or in part. The seats return in the transaction that records what goes back.
 
-How much goes back was asked for, or follows from the event's rules, above which no buyer's own cancel goes. Money taken
-elsewhere goes back elsewhere. Money that was set aside and not taken yet is let go where all of it would go back.
+How much goes back is what the request says, or follows from the event's rules, above which no buyer's own cancel goes.
+Money taken elsewhere goes back elsewhere. Money that was set aside and not taken yet is let go where all of it would
+go back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from earmark.domain.refund_rules import Ruling, as_asked, by_the_rules
 from earmark.domain.state_machine import State, Verb
 from earmark.engine.batch_transaction import find, lock, lock_counts, open_on_bookings
 from earmark.engine.commands import CancelResult, Full
-from earmark.engine.owed_refunds import give_up, owe, told
+from earmark.engine.owed_refunds import give_up, owe, owed_facts
 from earmark.errors import PaymentInProgress, RefundRefused, Refusal
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 async def cancel(transaction: Transaction, batch: Sequence[Cancel], context: VerbContext) -> list[Outcome]:
-    """Earlier answer? → lock → judge → write what returns and what is owed."""
+    """Recorded response? → lock → decide → write what returns and what is owed."""
     decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     bookings = await lock(decisions)
     payments = await transaction.lock_payments(_paid_for(bookings.values()))
@@ -57,8 +58,8 @@ async def cancel(transaction: Transaction, batch: Sequence[Cancel], context: Ver
                 Verb.CANCEL, before, after, command=command, record=record, reason=command.reason, money=facts
             )
         else:
-            decisions.writes.remember(Verb.CANCEL, after, command=command, record=record)
-        decisions.answer(command, undone, record=record, wrote=moved or record is not None)
+            decisions.writes.record_repeat(Verb.CANCEL, after, command=command, record=record)
+        decisions.complete(command, undone, record=record, wrote=moved or record is not None)
     await lock_counts(decisions)
     return await decisions.close()
 
@@ -93,7 +94,7 @@ def _rule(
         if command.refund:
             raise RefundRefused(available=0, asked=price if isinstance(command.refund, Full) else command.refund)
         return None
-    assert event is not None, "who has a payment has an event"
+    assert event is not None, "a booking with a payment has an event"
     if payment.state is PaymentState.AUTHORISED:
         if price != before.total or _ruling(command, event, share=price, now=now).refund != price:
             # What is set aside is taken whole. A moment later it is, and a part of it can go back.
@@ -108,7 +109,7 @@ def _rule(
 
 
 def _ruling(command: Cancel, event: Event, *, share: int, now: datetime) -> Ruling:
-    """As asked, else by the event's rules, which are also the most that a buyer may ask for."""
+    """As the request says, else by the event's rules, which are also the most that a buyer may request."""
     given = by_the_rules(event, share=share, now=now)
     if command.refund is None:
         return given
@@ -127,7 +128,7 @@ def _give_back(
     payments: dict[PaymentId, Payment],
     ids: Ids,
 ) -> dict[str, Any] | None:
-    """Record what goes back, or let go of what was only set aside; what of that the journal tells."""
+    """Record what goes back, or let go of what was only set aside; returns the facts for the journal."""
     if payment is None:
         return None
     if payment.state is PaymentState.AUTHORISED:
@@ -137,4 +138,6 @@ def _give_back(
         payments[payment.id] = owe(
             decisions.writes, payment, undone.money.refund, refund_id=ids.refund_id(), reason=reason
         )
-    return told(payments[payment.id], before=payment, **(msgspec.structs.asdict(undone.money) if undone.money else {}))
+    return owed_facts(
+        payments[payment.id], before=payment, **(msgspec.structs.asdict(undone.money) if undone.money else {})
+    )

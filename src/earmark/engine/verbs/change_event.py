@@ -13,10 +13,10 @@ import msgspec
 from earmark.domain import journal_changes
 from earmark.domain.ids import PoolRef, SeatRef
 from earmark.domain.pool import PoolDelta
-from earmark.domain.seat import SeatSeen, Verdict, verdict
+from earmark.domain.seat import SeatAvailability, SeatSeen, availability
 from earmark.engine.batch_transaction import BatchDecisions
 from earmark.engine.commands import TryAgain
-from earmark.engine.ports.store import PoolChange, SeatChange
+from earmark.engine.ports.store import PoolUpdate, SeatUpdate
 from earmark.engine.verbs.hold import MOVED_ROUNDS_MAX, RELIEF_ROUNDS_MAX
 from earmark.errors import CapacityInUse, EventUnknown, InvalidRequest, PoolUnknown, Refusal, SeatsTaken, SeatUnknown
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 async def change(transaction: Transaction, command: ChangeEvent, *, ids: Ids) -> Outcome:
-    """Earlier answer? → look → lock → judge → write."""
+    """Recorded response? → read → lock → decide → write."""
     decisions = await BatchDecisions.open(transaction, [command], ids=ids)
     if not decisions.waiting:
         return (await decisions.close())[0]
@@ -43,7 +43,7 @@ async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) 
     if event is None or event.mode != command.actor.mode:
         raise EventUnknown(event_id=command.event_id)
     after = _changed(event, command)
-    seen = await _look(decisions, command)
+    seen = await _read_seats(decisions, command)
     taken = await _expire_lapsed(decisions, command, seen)
     await decisions.transaction.lock_totals(decisions.writes.totals.keys())
     pools = await _check_pools(decisions, command)
@@ -65,15 +65,15 @@ async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) 
         },
     }
     record = decisions.record_response(command, after)
-    decisions.writes.tell_of_event("change", after, command=command, record=record, facts=facts)
-    decisions.answer(command, after, record=record)
+    decisions.writes.record_event("change", after, command=command, record=record, facts=facts)
+    decisions.complete(command, after, record=record)
     outcomes = await decisions.close(
         event=after,
         seat_changes=[
-            SeatChange(ref=SeatRef(event.id, seat.id), blocked=seat.blocked, price=seat.price) for seat in command.seats
+            SeatUpdate(ref=SeatRef(event.id, seat.id), blocked=seat.blocked, price=seat.price) for seat in command.seats
         ],
         pool_changes=[
-            PoolChange(ref=PoolRef(event.id, pool.id), capacity=pool.capacity, price=pool.price)
+            PoolUpdate(ref=PoolRef(event.id, pool.id), capacity=pool.capacity, price=pool.price)
             for pool in command.pools
         ],
     )
@@ -88,7 +88,7 @@ def _changed(event: Event, command: ChangeEvent) -> Event:
     return after
 
 
-async def _look(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) -> dict[SeatRef, SeatSeen]:
+async def _read_seats(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) -> dict[SeatRef, SeatSeen]:
     wanted = {SeatRef(command.event_id, seat.id) for seat in command.seats}
     seen = await decisions.transaction.read_seats(wanted)
     if unknown := sorted(ref.seat_id for ref in wanted if ref not in seen):
@@ -101,8 +101,12 @@ async def _expire_lapsed(
 ) -> list[str]:
     """End the lapsed holds on seats that are to be blocked; the seats that have an active owner."""
     blocking = [seen[SeatRef(command.event_id, seat.id)] for seat in command.seats if seat.blocked]
-    taken = [seat.ref.seat_id for seat in blocking if verdict(seat, now=decisions.now) is Verdict.TAKEN]
-    lapsed = {seat.pointer for seat in blocking if seat.pointer and verdict(seat, now=decisions.now) is Verdict.LAPSED}
+    taken = [seat.ref.seat_id for seat in blocking if availability(seat, now=decisions.now) is SeatAvailability.TAKEN]
+    lapsed = {
+        seat.pointer
+        for seat in blocking
+        if seat.pointer and availability(seat, now=decisions.now) is SeatAvailability.LAPSED
+    }
     owners = await decisions.transaction.lock_bookings(lapsed)
     for owner in owners.values():
         if owner.is_due(decisions.now):

@@ -26,7 +26,7 @@ ROUNDS_MAX = 100
 
 
 async def confirm(transaction: Transaction, batch: Sequence[Confirm], context: VerbContext) -> list[Outcome]:
-    """Earlier answer? → lock → take the payments → judge → write. One outside payment, one booking, in each mode."""
+    """Recorded response? → lock → take payments → decide → write. One outside payment, one booking, in each mode."""
     decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     bookings = await lock(decisions)
     uses, second = _uses(decisions, bookings)
@@ -55,8 +55,8 @@ def _uses(
 ) -> tuple[dict[OutsidePaymentRef, BookingId], list[tuple[Confirm, OutsidePaymentRef]]]:
     """The payments that this batch would use: one for each booking, the first to be named.
 
-    And the asks that name a second one, each with the first: they are decided in the next batch should the first
-    turn out to be used already. A second booking for a payment is simply too late, whoever has it.
+    And the commands that name a second one, each with the first: they are decided in the next batch if the first
+    turns out to be used already. A second booking for a payment is refused, whichever booking has it.
     """
     uses: dict[OutsidePaymentRef, BookingId] = {}
     firsts: dict[BookingId, OutsidePaymentRef] = {}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def create(transaction: Transaction, command: CreateEvent, *, ids: Ids) -> Outcome:
-    """Earlier answer? → insert → tell."""
+    """Recorded response? → insert → record in the journal."""
     decisions = await BatchDecisions.open(transaction, [command], ids=ids)
     if decisions.waiting:
         event = msgspec.structs.replace(command.event, created_at=decisions.now)
@@ -26,8 +26,8 @@ async def create(transaction: Transaction, command: CreateEvent, *, ids: Ids) ->
                 "pools": {pool.id: pool.capacity for pool in command.pools},
             }
             record = decisions.record_response(command, event)
-            decisions.writes.tell_of_event("create", event, command=command, record=record, facts=facts)
-            decisions.answer(command, event, record=record)
+            decisions.writes.record_event("create", event, command=command, record=record, facts=facts)
+            decisions.complete(command, event, record=record)
         else:
             decisions.refuse(command, EventExists(event_id=event.id))
     return (await decisions.close())[0]

@@ -26,8 +26,8 @@ async def expire(
     skip: int = 0,
     within: PoolRef | TotalRef | None = None,
 ) -> list[Booking]:
-    """End up to `limit` due holds, of one pool or one buyer if asked; those that are being changed are passed over."""
-    opening = await transaction.begin([])
+    """End up to `limit` due holds, of one pool or buyer if `within`; those that are being changed are passed over."""
+    start = await transaction.begin([])
     match within:
         case PoolRef():
             due = await transaction.lock_due(limit=limit, pool=within)
@@ -35,7 +35,7 @@ async def expire(
             due = await transaction.lock_due(limit=limit, event_id=event_id, buyer=buyer)
         case None:
             due = await transaction.lock_due(limit=limit, skip=skip)
-    writes = PendingWrites(now=opening.now, ids=ids)
+    writes = PendingWrites(now=start.now, ids=ids)
     expired = [writes.expire(booking, reason=reason) for booking in due]
     if writes:
         await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from earmark.domain import booking as law
 from earmark.domain.state_machine import Verb
-from earmark.engine.batch_transaction import open_on_bookings, settle
+from earmark.engine.batch_transaction import decide_on_bookings, open_on_bookings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 async def extend(transaction: Transaction, batch: Sequence[Extend], context: VerbContext) -> list[Outcome]:
-    """Earlier answer? → lock → judge → write."""
+    """Recorded response? → lock → decide → write."""
     decisions = await open_on_bookings(transaction, batch, ids=context.ids)
-    return await settle(
+    return await decide_on_bookings(
         decisions,
         Verb.EXTEND,
         lambda command, booking, now: law.extend(booking, seconds=command.seconds, policy=context.policy, now=now),

@@ -3,12 +3,12 @@
 The steps, in the one order of locks (see `ports`):
 
     keys → read events, seats and owners in one snapshot → refuse what is taken
-         → lock the lapsed owners, and judge them anew on the locked rows
+         → lock the lapsed owners, and decide about them anew by the locked rows
          → lock totals, pools, and the seats if they are still as they were seen
          → decide in arrival order → write: lapsed holds end first, then seats change hands
 
-Whatever moved between the look and the lock is decided again in a new transaction, never in place: a booking
-that is locked after a seat is a deadlock waiting for its second half.
+Whatever moved between the read and the lock is decided again in a new transaction, never in place: locking a
+booking after a seat would break the order of locks, and two such transactions could deadlock.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine, new_hold
 from earmark.domain.event import check_on_sale, per_buyer_max, ttl_seconds
 from earmark.domain.ids import BookingId
 from earmark.domain.pool import PoolDelta
-from earmark.domain.seat import SeatSeen, Verdict, verdict
+from earmark.domain.seat import SeatAvailability, SeatSeen, availability
 from earmark.domain.state_machine import State
 from earmark.engine.batch_transaction import BatchDecisions
 from earmark.engine.commands import TryAgain
-from earmark.engine.ports.store import Look
+from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import (
     EventUnknown,
     LimitExceeded,
@@ -55,16 +55,18 @@ RELIEF_ROUNDS_MAX = 20
 
 
 async def hold(transaction: Transaction, batch: Sequence[Hold], context: VerbContext) -> list[Outcome]:
-    """Earlier answer? → look → lock → decide → write."""
+    """Recorded response? → read → lock → decide → write."""
     policy = context.policy
     events_wanted = {command.event_id for command in batch}
     seats_wanted = {ref for command in batch for ref in command.seat_refs}
-    look = Look(requests=len(batch), events=events_wanted, seats=seats_wanted, per_buyer_max=policy.per_buyer_max)
-    decisions = await BatchDecisions.open(transaction, batch, ids=context.ids, look=look)
+    needed = RowsNeeded(
+        requests=len(batch), events=events_wanted, seats=seats_wanted, per_buyer_max=policy.per_buyer_max
+    )
+    decisions = await BatchDecisions.open(transaction, batch, ids=context.ids, needed=needed)
     waiting = decisions.waiting
     events = await transaction.read_events({command.event_id for command in waiting})
     seen = await transaction.read_seats({ref for command in waiting for ref in command.seat_refs})
-    now, terms = decisions.now, dict[BookingId, _Terms]()
+    now, terms = decisions.now, dict[BookingId, _HoldTerms]()
     for command in waiting:
         try:
             event = events.get(command.event_id)
@@ -91,7 +93,7 @@ async def hold(transaction: Transaction, batch: Sequence[Hold], context: VerbCon
     return await decisions.close()
 
 
-class _Terms(NamedTuple):
+class _HoldTerms(NamedTuple):
     """On which terms a hold would be granted."""
 
     event: Event
@@ -101,7 +103,7 @@ class _Terms(NamedTuple):
 
 def _screen(
     command: Hold, *, event: Event | None, seen: Mapping[SeatRef, SeatSeen], policy: Policy, now: datetime
-) -> _Terms:
+) -> _HoldTerms:
     """Refuse without a lock what the snapshot shows to be hopeless; else the terms of the hold."""
     if event is None or event.mode != command.actor.mode:
         raise EventUnknown(event_id=command.event_id)
@@ -110,19 +112,25 @@ def _screen(
     limit = per_buyer_max(policy, of_event=event.per_buyer_max)
     if unknown := [ref.seat_id for ref in command.seat_refs if ref not in seen]:
         raise SeatUnknown(seats=unknown)
-    said = [verdict(seen[ref], now=now) for ref in command.seat_refs]
-    if Verdict.BLOCKED in said:
-        blocked = [ref.seat_id for ref, one in zip(command.seat_refs, said, strict=True) if one is Verdict.BLOCKED]
+    said = [availability(seen[ref], now=now) for ref in command.seat_refs]
+    if SeatAvailability.BLOCKED in said:
+        blocked = [
+            ref.seat_id for ref, one in zip(command.seat_refs, said, strict=True) if one is SeatAvailability.BLOCKED
+        ]
         raise SeatsTaken(seats=blocked, why="blocked")
-    if Verdict.TAKEN in said:
-        taken = [seen[ref] for ref, one in zip(command.seat_refs, said, strict=True) if one is Verdict.TAKEN]
+    if SeatAvailability.TAKEN in said:
+        taken = [seen[ref] for ref, one in zip(command.seat_refs, said, strict=True) if one is SeatAvailability.TAKEN]
         raise _taken(command, taken, now=now)
-    return _Terms(event, seconds, limit)
+    return _HoldTerms(event, seconds, limit)
 
 
 async def _end_lapsed(decisions: BatchDecisions[Hold], wanted: Collection[SeatSeen]) -> set[BookingId]:
     """End the holds on these seats whose time is over, as the locked rows show; the owners that live after all."""
-    lapsed = {seat.pointer for seat in wanted if seat.pointer and verdict(seat, now=decisions.now) is Verdict.LAPSED}
+    lapsed = {
+        seat.pointer
+        for seat in wanted
+        if seat.pointer and availability(seat, now=decisions.now) is SeatAvailability.LAPSED
+    }
     owners = await decisions.transaction.lock_bookings(lapsed) if lapsed else {}
     for owner in owners.values():
         if owner.is_due(decisions.now):
@@ -141,8 +149,8 @@ class _Granting:
     totals: Mapping[TotalRef, int]
     pools: Mapping[PoolRef, Pool]
 
-    def decide(self, command: Hold, terms: _Terms) -> None:
-        """Grant, refuse, or look again."""
+    def decide(self, command: Hold, terms: _HoldTerms) -> None:
+        """Grant the hold, refuse it, or leave it to the next batch."""
         try:
             if again := self._judge(command, limit=terms.per_buyer_max):
                 self.decisions.again(command, again)
@@ -153,7 +161,7 @@ class _Granting:
         booking = self._booking(command, terms)
         record = self.decisions.record_response(command, booking)
         self.decisions.writes.open(booking, command=command, record=record)
-        self.decisions.answer(command, booking, record=record)
+        self.decisions.complete(command, booking, record=record)
 
     def _judge(self, command: Hold, *, limit: int | None) -> TryAgain | None:
         self._check_seats(command)
@@ -175,7 +183,7 @@ class _Granting:
         return None
 
     def _check_seats(self, command: Hold) -> None:
-        """None is an active owner's, and none was given to somebody who came before in this batch."""
+        """Refuse seats of a live owner, and seats given to an earlier request of this batch."""
         if command.pools and (unknown := [ref.pool_id for ref in command.pool_refs if ref not in self.pools]):
             raise PoolUnknown(pools=unknown)
         refs = command.seat_refs
@@ -189,7 +197,7 @@ class _Granting:
         delta = self.decisions.writes.pools.get(ref, PoolDelta())
         return self.pools[ref].free - delta.held - delta.sold
 
-    def _booking(self, command: Hold, terms: _Terms) -> Booking:
+    def _booking(self, command: Hold, terms: _HoldTerms) -> Booking:
         seen = self.seen
         lines = Lines(
             seats=tuple([_line(seen[ref]) for ref in command.seat_refs]),
@@ -211,7 +219,7 @@ class _Granting:
 
 
 def _line(seat: SeatSeen) -> SeatLine:
-    """With its names, which the look at the seat has brought."""
+    """With its names, which were read with the seat."""
     return SeatLine(
         id=seat.ref.seat_id,
         price=seat.price,
@@ -225,7 +233,7 @@ def _line(seat: SeatSeen) -> SeatLine:
 def _taken(
     command: Hold, seats: Sequence[SeatSeen], *, now: datetime, given: Mapping[SeatRef, Booking] = MappingProxyType({})
 ) -> SeatsTaken:
-    """Which seats, whose they are, which of them are the asker's own already, and when a hold on them ends."""
+    """Which seats, whose they are, which of them are this buyer's own already, and when a hold on them ends."""
     owners: dict[str, Buyer | None] = {}
     lapses: dict[str, float] = {}
     yours: dict[str, str] = {}

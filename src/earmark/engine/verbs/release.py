@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from earmark.domain import booking as law
 from earmark.domain.state_machine import Verb
-from earmark.engine.batch_transaction import open_on_bookings, settle
+from earmark.engine.batch_transaction import decide_on_bookings, open_on_bookings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 async def release(transaction: Transaction, batch: Sequence[Release], context: VerbContext) -> list[Outcome]:
-    """Earlier answer? → lock → judge → write. Seats need no write: a pointer to an ended booking is free."""
+    """Recorded response? → lock → decide → write. Seats need no write: a pointer to an ended booking is free."""
     decisions = await open_on_bookings(transaction, batch, ids=context.ids)
-    return await settle(
+    return await decide_on_bookings(
         decisions, Verb.RELEASE, lambda _, booking, now: law.release(booking, now=now), reason=lambda _: None
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from earmark.engine.ports.heartbeats import Beat
+    from earmark.engine.ports.heartbeats import HeartbeatRow
     from earmark.engine.ports.store import Store
 
 WATCH_SECONDS = 5.0
@@ -50,7 +50,7 @@ class HasBeats(Protocol):
     """A store in which workers leave heartbeats."""
 
     @property
-    def beats(self) -> Any:
+    def heartbeats(self) -> Any:
         """Where they are read."""
         ...
 
@@ -143,11 +143,11 @@ async def _read(store: Store) -> Reading | None:
 async def _read_beats(store: object) -> tuple[dict[str, float] | None, dict[str, float]]:
     if not isinstance(store, HasBeats):
         return None, {}
-    roll = await store.beats.read(limit=BEATS_MAX)
+    roll = await store.heartbeats.read(limit=BEATS_MAX)
     # A role that nobody has is worse than one that was not heard of for long, and must not look like no news.
     ages: dict[str, float] = dict.fromkeys(ROLES, math.inf)
     failing: dict[str, float] = dict.fromkeys(ROLES, 0.0)
-    for beat in roll.beats:
+    for beat in roll.heartbeats:
         age = max((roll.now - beat.beat_at).total_seconds(), 0.0)
         ages[beat.role] = min(age, ages.get(beat.role, age))
         if age <= HEARD_OF_SECONDS_MAX:
@@ -155,7 +155,7 @@ async def _read_beats(store: object) -> tuple[dict[str, float] | None, dict[str,
     return ages, failing
 
 
-def _failing_seconds(beat: Beat, *, now: datetime) -> float:
+def _failing_seconds(beat: HeartbeatRow, *, now: datetime) -> float:
     """An older version does not say since when: then it is known to fail now, and no more."""
     if beat.code in WELL:
         return 0.0

@@ -52,7 +52,7 @@ class Levels(Collector):
         yield gauge("earmark_stream_readers", "Clients that follow an event over this server.", self.stream_readers())
         if self.engine is None:
             return
-        lines = self.engine.lines
+        lines = self.engine.queues
         yield gauge(
             "earmark_queue_waiting",
             "Requests that wait for a batch.",

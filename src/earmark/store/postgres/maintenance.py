@@ -13,7 +13,7 @@ from earmark.store.postgres.session_settings import ANY_PLAN
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from earmark.engine.ports.heartbeats import Process, Pulse
+    from earmark.engine.ports.heartbeats import HeartbeatReport, Process
     from earmark.engine.ports.store import Clock
     from earmark.store.side_tables import StatementStore
 
@@ -25,9 +25,9 @@ class PostgresBeats(StoredBeats):
         super().__init__(store)
         self._clock = clock
 
-    async def tell(self, process: Process, pulses: Collection[Pulse]) -> None:
+    async def write(self, process: Process, reports: Collection[HeartbeatReport]) -> None:
         """By the database's clock."""
-        said = sorted((pulse.role, pulse.written, pulse.rounds) for pulse in pulses)
+        said = sorted((report.role, report.written, report.rounds) for report in reports)
         head = (process.id, process.host, process.version, self._clock.offset)
         await self._store.read_rows("tell_beats", *head, *rows.columns(said, width=3))
 

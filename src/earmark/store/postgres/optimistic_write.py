@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from earmark.domain.ids import PaymentId, PoolRef, SeatRef, TotalRef
 from earmark.domain.state_machine import ACTIVE_STATES
-from earmark.engine.ports.store import LOCK_SECONDS_MAX, Opening
+from earmark.engine.ports.store import LOCK_SECONDS_MAX, TransactionStart
 from earmark.store.postgres import rows
 from earmark.store.postgres.locked_rows import WantedLocks
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from earmark.domain.payment import Payment, PaymentKey, Refund
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
-    from earmark.engine.ports.store import Changes, Look
+    from earmark.engine.ports.store import Changes, RowsNeeded
     from earmark.store.postgres.seat_cache import SeatCache
 
 Connection = Any  # asyncpg ships no types
@@ -86,7 +86,7 @@ class OptimisticWrite:
         self.replays = False
         """Whether an answer is repeated that a synchronous standby must have, too."""
 
-    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:
+    async def begin(self, keys: Sequence[IdempotencyKey], look: RowsNeeded | None = None) -> TransactionStart:
         """The moment, the idempotency records, and all that the verb will look at. No key is claimed before `write`."""
         assert look is not None, "only verbs that say what they look at run without locks"
         self._per_buyer_max = look.per_buyer_max
@@ -96,7 +96,7 @@ class OptimisticWrite:
             self._now, self._events, self._seats, self._bookings = cached
             self._cached_versions = [(event.id, event.version) for event in self._events.values()]
             self._requests = look.requests
-            return Opening(now=self._now)
+            return TransactionStart(now=self._now)
         distinct = rows.columns(set(keys), width=2)
         if look.bookings:
             (seen,) = await self._fetch("look_at_bookings", self._offset, *distinct, list(look.bookings))
@@ -114,7 +114,7 @@ class OptimisticWrite:
             )
         self._now = seen[0]
         self.replays = bool(seen[1]) and seen["replicated"]
-        return Opening(now=seen[0], remembered=dict(map(rows.idempotency_record, seen[1])))
+        return TransactionStart(now=seen[0], remembered=dict(map(rows.idempotency_record, seen[1])))
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
         """As they were seen."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
     from earmark.domain.pool import Pool
-    from earmark.engine.ports.store import Changes, Look
+    from earmark.engine.ports.store import Changes, RowsNeeded
 
     Page = tuple[
         int, int, list[SeatId], list[BookingId] | None, SeatId, str | None, str | None, str | None, list[int | None]
@@ -158,7 +158,7 @@ class SeatCache:
         self._seats = 0
         self._clock: tuple[datetime, float] | None = None
 
-    def find(self, look: Look, *, offset: timedelta) -> CachedRows | None:
+    def find(self, look: RowsNeeded, *, offset: timedelta) -> CachedRows | None:
         """All that is looked for, if all of it is cached."""
         now = self._now()
         if now is None:

@@ -91,7 +91,7 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
         self.followed_events = StoredFollowedEvents(self, read_some_seats=self._see)
         self.accounts = Accounts(StoredAccounts(self, retry_on=(asyncpg.UniqueViolationError,)))
         self.keys = Keys(StoredKeys(self))
-        self.beats = PostgresBeats(self, clock=clock)
+        self.heartbeats = PostgresBeats(self, clock=clock)
         self.upkeep = PostgresUpkeep(self)
 
     @classmethod
@@ -115,13 +115,13 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
         work: Callable[[Transaction], Awaitable[T]],
         *,
         within: float,
-        draft: bool = False,
+        optimistic: bool = False,
         lock_seconds: float = LOCK_SECONDS_MAX,
     ) -> T:
         """Deadlocks cannot happen between our own verbs; hand-written SQL may still cause one, so retry."""
         if self._connections.abandoned:
             await self._connections.check_commits()
-        if draft and not self.pgbouncer:
+        if optimistic and not self.pgbouncer:
             loop = asyncio.get_running_loop()
             until = loop.time() + within
             self._counts.begun += 1

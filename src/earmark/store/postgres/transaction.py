@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
-from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes, Opening
+from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes, TransactionStart
 from earmark.store import sql_files
 from earmark.store.payments import PaymentSteps
 from earmark.store.postgres import rows
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import IdempotencyKey
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
-    from earmark.engine.ports.store import Look
+    from earmark.engine.ports.store import RowsNeeded
 
 Connection = Any  # asyncpg ships no types
 
@@ -55,11 +55,11 @@ class PostgresTransaction(PaymentSteps):
         self.replays = False
         """Whether an answer is repeated that a synchronous standby must have too."""
 
-    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
+    async def begin(self, keys: Sequence[IdempotencyKey], look: RowsNeeded | None = None) -> TransactionStart:  # noqa: ARG002 (looks later)
         """One round trip for the moment and the claims, one more for the idempotency records."""
         if not keys:
             self._now = await self.connection.fetchval(self._sql["begin_locking"], self._offset, self._lock_timeout)
-            return Opening(now=self._now)
+            return TransactionStart(now=self._now)
         distinct = sorted(set(keys))
         claims = await self.fetch("claim_keys", self._offset, *rows.columns(distinct, width=2), self._lock_timeout)
         self._now = claims[0]["now"]
@@ -67,7 +67,7 @@ class PostgresTransaction(PaymentSteps):
         mine = [key for key in distinct if key not in busy]
         found = await self.fetch("read_idempotency_records", *rows.columns(mine, width=2)) if mine else []
         self.replays = any(row["replicated"] for row in found)
-        return Opening(now=self._now, busy=busy, remembered=dict(map(rows.idempotency_record, found)))
+        return TransactionStart(now=self._now, busy=busy, remembered=dict(map(rows.idempotency_record, found)))
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
         """Events by id, without a lock."""

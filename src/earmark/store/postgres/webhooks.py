@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.webhook import Delivery, Webhook
-from earmark.engine.ports.webhooks import Errand
+from earmark.engine.ports.webhooks import DeliveryLease
 from earmark.store.postgres import rows
 from earmark.store.side_tables import SECONDS_MAX, from_row
 from earmark.store.webhooks import StoredWebhooks, delivery_columns, outcome_columns
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.ids import WebhookId
-    from earmark.engine.ports.webhooks import Outcome
+    from earmark.engine.ports.webhooks import DeliveryResult
 
 
 class PostgresWebhooks(StoredWebhooks):
@@ -26,10 +26,10 @@ class PostgresWebhooks(StoredWebhooks):
 
     async def claim(
         self, *, busy: Collection[WebhookId], webhooks: int, each: int, failing: bool, lease_seconds: float
-    ) -> list[Errand]:
+    ) -> list[DeliveryLease]:
         """One statement leases the deliveries, a second reads their webhooks."""
 
-        async def work(transaction: Any) -> list[Errand]:
+        async def work(transaction: Any) -> list[DeliveryLease]:
             now = (await transaction.begin([])).now
             lease = timedelta(seconds=lease_seconds)
             given = await transaction.fetch("claim_deliveries", now, list(busy), failing, webhooks, each, lease)
@@ -40,7 +40,7 @@ class PostgresWebhooks(StoredWebhooks):
             whose = {one.webhook_id for one in deliveries}
             known = [from_row(row, Webhook) for row in await transaction.fetch("read_webhooks", list(whose))]
             return [
-                Errand(webhook=one, deliveries=[d for d in deliveries if d.webhook_id == one.id], now=now)
+                DeliveryLease(webhook=one, deliveries=[d for d in deliveries if d.webhook_id == one.id], now=now)
                 for one in known
             ]
 
@@ -52,7 +52,7 @@ class PostgresWebhooks(StoredWebhooks):
             await transaction.execute("queue_deliveries", *rows.columns(map(delivery_columns, deliveries), width=7))
 
     async def record_outcomes(
-        self, transaction: Any, webhook_id: WebhookId, outcomes: Sequence[Outcome], *, now: datetime
+        self, transaction: Any, webhook_id: WebhookId, outcomes: Sequence[DeliveryResult], *, now: datetime
     ) -> None:
         """All of them in one statement, after the lock of the webhook."""
         await transaction.fetch("lock_webhook", webhook_id)

@@ -13,19 +13,19 @@ from earmark.store.side_tables import SECONDS_MAX
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from earmark.engine.ports.heartbeats import Process, Pulse
+    from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 
 
 class SqliteBeats(StoredBeats):
     """By this process's clock: all processes that write to a file are on one machine."""
 
-    async def tell(self, process: Process, pulses: Collection[Pulse]) -> None:
+    async def write(self, process: Process, reports: Collection[HeartbeatReport]) -> None:
         """Write all roles of the process in one short transaction."""
         head = (process.host, process.version, await self._store.now())
 
         async def work(transaction: Any) -> None:
-            for pulse in pulses:
-                await transaction.execute("tell_beats", process.id, pulse.role, *head, pulse.written, pulse.rounds)
+            for report in reports:
+                await transaction.execute("tell_beats", process.id, report.role, *head, report.written, report.rounds)
 
         await self._store.transact(work, within=SECONDS_MAX)
 

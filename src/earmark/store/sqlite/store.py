@@ -54,7 +54,7 @@ class SqliteStore(SqlitePaymentReads):
         self.followed_events = StoredFollowedEvents(self, read_some_seats=self._read_some_seats)
         self.accounts = Accounts(StoredAccounts(self, digest=bytes.hex))
         self.keys = Keys(StoredKeys(self))
-        self.beats = SqliteBeats(self)
+        self.heartbeats = SqliteBeats(self)
         self.upkeep = SqliteUpkeep(self)
 
     @classmethod
@@ -73,7 +73,7 @@ class SqliteStore(SqlitePaymentReads):
         work: Callable[[Transaction], Awaitable[T]],
         *,
         within: float,
-        draft: bool = False,  # noqa: ARG002 (one writer: nothing moves under it)
+        optimistic: bool = False,  # noqa: ARG002 (one writer: nothing moves under it)
         lock_seconds: float = LOCK_SECONDS_MAX,  # noqa: ARG002 (one writer: no row is locked)
     ) -> T:
         """One transaction of the one writer."""

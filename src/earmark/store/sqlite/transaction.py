@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
-from earmark.engine.ports.store import Changes, Opening
+from earmark.engine.ports.store import Changes, TransactionStart
 from earmark.store.payments import PaymentSteps
 from earmark.store.sqlite import rows
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import IdempotencyKey
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
-    from earmark.engine.ports.store import Clock, Look
+    from earmark.engine.ports.store import Clock, RowsNeeded
 
 
 class SqliteTransaction(PaymentSteps):
@@ -38,11 +38,11 @@ class SqliteTransaction(PaymentSteps):
         self.wrote = False
         self.written: Changes | None = None
 
-    async def begin(self, keys: Sequence[IdempotencyKey], look: Look | None = None) -> Opening:  # noqa: ARG002 (looks later)
+    async def begin(self, keys: Sequence[IdempotencyKey], look: RowsNeeded | None = None) -> TransactionStart:  # noqa: ARG002 (looks later)
         """No other transaction runs, so no key is ever busy."""
         self._now = self._clock.now()
         found = self._fetch_grouped("read_idempotency_records", set(keys))
-        return Opening(now=self._now, remembered=dict(map(rows.idempotency_record, found)))
+        return TransactionStart(now=self._now, remembered=dict(map(rows.idempotency_record, found)))
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
         """Events by id, as this transaction sees them."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.webhook import Delivery, Webhook
-from earmark.engine.ports.webhooks import Errand
+from earmark.engine.ports.webhooks import DeliveryLease
 from earmark.store.side_tables import SECONDS_MAX, from_row
 from earmark.store.webhooks import StoredWebhooks, delivery_columns, outcome_columns
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.ids import WebhookId
-    from earmark.engine.ports.webhooks import Outcome
+    from earmark.engine.ports.webhooks import DeliveryResult
 
 
 class SqliteWebhooks(StoredWebhooks):
@@ -25,13 +25,13 @@ class SqliteWebhooks(StoredWebhooks):
 
     async def claim(
         self, *, busy: Collection[WebhookId], webhooks: int, each: int, failing: bool, lease_seconds: float
-    ) -> list[Errand]:
+    ) -> list[DeliveryLease]:
         """A reader looks first: where nothing is due, the writer is left to bookings."""
         passed_over = list(busy)
         if not await self._store.read_rows("find_due", await self._store.now(), passed_over, failing, webhooks):
             return []
 
-        async def work(transaction: Any) -> list[Errand]:
+        async def work(transaction: Any) -> list[DeliveryLease]:
             now = (await transaction.begin([])).now
             lease = now + timedelta(seconds=lease_seconds)
             errands = []
@@ -39,7 +39,7 @@ class SqliteWebhooks(StoredWebhooks):
                 given = await transaction.fetch("claim_deliveries", due["id"], now, each, lease)
                 (webhook,) = await transaction.fetch("read_webhooks", [due["id"]])
                 deliveries = sorted((from_row(row, Delivery) for row in given), key=lambda one: one.number)
-                errands.append(Errand(webhook=from_row(webhook, Webhook), deliveries=deliveries, now=now))
+                errands.append(DeliveryLease(webhook=from_row(webhook, Webhook), deliveries=deliveries, now=now))
             transaction.wrote = bool(errands)
             return errands
 
@@ -51,7 +51,7 @@ class SqliteWebhooks(StoredWebhooks):
             await transaction.execute("queue_delivery", *delivery_columns(delivery))
 
     async def record_outcomes(
-        self, transaction: Any, webhook_id: WebhookId, outcomes: Sequence[Outcome], *, now: datetime
+        self, transaction: Any, webhook_id: WebhookId, outcomes: Sequence[DeliveryResult], *, now: datetime
     ) -> None:
         """One by one; nothing is locked."""
         for outcome in outcomes:

@@ -55,7 +55,7 @@ async def measure(measurement: Measurement, plan: BookingPlan) -> MeasurementRes
 async def _open(url: str, *, single: bool) -> Engine:
     if not single:
         return await runtime.open_engine(Settings(database_url=url))
-    return Engine(await databases.open_store(url), ids=Uuid7Ids(), lanes=1, batch_size_max=1)
+    return Engine(await databases.open_store(url), ids=Uuid7Ids(), connection_slots=1, batch_size_max=1)
 
 
 async def _measure(measurement: Measurement, plan: BookingPlan, engine: Engine) -> MeasurementResult:
