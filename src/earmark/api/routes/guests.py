@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from http import HTTPStatus
 
-from earmark.api.auth.api_keys import GUEST_SECONDS, HOUSE, new_guest
+from earmark.api.auth.api_keys import GUEST_ISSUER, GUEST_SECONDS, new_guest
 from earmark.api.auth.guest_cookie import set_cookie
 from earmark.api.context import KEY_HEADER, RequestContext
 from earmark.api.endpoint import Endpoint
@@ -26,7 +26,7 @@ async def welcome(context: RequestContext) -> ApiResponse:
     now, authenticator = context.services.clock.now(), context.services.authenticator
     known = context._principal  # noqa: SLF001 (this call needs nobody)
     # A token that a key has issued ends with that key: it is never turned into one that does not.
-    is_guest = known is not None and known.issuer == HOUSE and known.actor.live == authenticator.live
+    is_guest = known is not None and known.issuer == GUEST_ISSUER and known.actor.live == authenticator.live
     buyer = (known.actor.buyer if known and is_guest else None) or new_guest()
     token = authenticator.issue(buyer, now=now, seconds=GUEST_SECONDS)
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)

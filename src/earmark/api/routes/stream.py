@@ -56,7 +56,7 @@ async def stream(context: RequestContext) -> Response:
 
     def staying(reader: Reader) -> AbstractContextManager[float | None]:
         authenticator, end = context.services.authenticator, partial(reader.end, CREDENTIAL_ENDED, at_once=True)
-        return authenticator.staying(credential, now=context.services.clock.now, end=end)
+        return authenticator.open_stream(credential, now=context.services.clock.now, end=end)
 
     return EventStream(reader, staying=staying)
 
