@@ -145,7 +145,7 @@ async def test_a_payment_that_needs_attention_shows_why_and_which_command_helps(
     payment_id, booking_id = await shop.flag("A1")
     await shop.pay(await shop.hold("A2"), "pm_card_processing")
     seen = await shop.look()
-    assert seen.needs[0].said == "1 payment needs somebody."
+    assert seen.needs[0].said == "1 payment needs review."
     assert (seen.payments.attention, seen.payments.open) == (1, 1)
     [case] = seen.payments.cases
     assert (case.payment_id, case.booking_id, case.gateway) == (payment_id, booking_id, "sandbox")

@@ -143,7 +143,7 @@ def test_nothing_needs_attention_until_a_payment_does(visitor: Visitor) -> None:
     payment, booking = flag(visitor, "C3")
 
     expect(visitor.page.get_by_role("heading", level=1)).to_have_text("One thing needs you.")
-    expect(visitor.page.locator("#needs-list")).to_contain_text("1 payment needs somebody.")
+    expect(visitor.page.locator("#needs-list")).to_contain_text("1 payment needs review.")
     expect(visitor.page).to_have_title("(1) Console · Earmark")
     case = visitor.page.locator(f'[data-payment="{payment}"]')
     expect(case).to_contain_text("€15.00 was refused")

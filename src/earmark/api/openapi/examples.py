@@ -179,8 +179,8 @@ OPS: dict[str, Any] = {
         {
             "area": "payments",
             "count": 1,
-            "said": "1 payment needs somebody.",
-            "what_to_do": "Each stands below with what to do about it; `earmark payments attention` lists them all.",
+            "said": "1 payment needs review.",
+            "what_to_do": "Each is listed below with what to do about it; `earmark payments attention` lists them all.",
         }
     ],
     "parts": [

@@ -17,15 +17,15 @@ from earmark.schemas.to_command import check_key
 
 
 async def welcome(context: RequestContext) -> ApiResponse:
-    """A name and a token for somebody who has none; somebody who has one keeps the name."""
+    """A guest's name and token for a client that has none; a guest gets a new token for the same name."""
     if not context.services.guests:
         raise NotFound
     if (key := context.request.headers.get(KEY_HEADER)) is not None:
         check_key(key)
     context.services.limits.admit_guest(address_at(context.scope, hops=context.services.trust_proxy))
     now, authenticator = context.services.clock.now(), context.services.authenticator
-    known = context._principal  # noqa: SLF001 (this call needs nobody)
-    # A token that a key has issued ends with that key: it is never turned into one that does not.
+    known = context._principal  # noqa: SLF001 (this endpoint needs no caller)
+    # A token that a key issued ends with that key: it is never exchanged for one that does not.
     is_guest = known is not None and known.issuer == GUEST_ISSUER and known.actor.live == authenticator.live
     buyer = (known.actor.buyer if known and is_guest else None) or new_guest()
     token = authenticator.issue(buyer, now=now, seconds=GUEST_SECONDS)

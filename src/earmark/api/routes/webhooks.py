@@ -1,4 +1,4 @@
-"""Webhooks: make, read, change, rotate, try out, look at what was delivered, and send it again."""
+"""Webhooks: create, read, change, rotate the secret, send a test, list deliveries, and repeat one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RESOLVE_SECONDS_MAX = 5.0
 
 
 async def make(context: RequestContext, body: words.WebhookBody) -> ApiResponse:
-    """A new webhook, with its secret. It hears of what is numbered from now on."""
+    """Create a webhook and return it with its secret. It gets the journal entries that are numbered from now on."""
     _require_sell(context)
     return await once(context, lambda: _make(context, body))
 
@@ -66,13 +66,13 @@ async def _make(context: RequestContext, body: words.WebhookBody) -> Webhook:
 
 
 def _require_sell(context: RequestContext) -> None:
-    """A webhook's receiver reads bookings, and believes what is signed by the secret: a key must be allowed both."""
+    """A webhook's receiver reads bookings and trusts what its secret signs: the caller's key needs `sell` for both."""
     if Scope.SELL not in context.principal.scopes:
         raise Forbidden(needs=Scope.SELL)
 
 
 async def list_(context: RequestContext) -> ApiResponse:
-    """By age."""
+    """Webhooks of the caller's mode, oldest first."""
     page = read_page(context.request.query_params, of=context.endpoint.name, actor=context.principal.actor)
     after = WebhookId(_uuid(page.after)) if page.after else None
     found = await context.engine.store.webhooks.page(
@@ -84,14 +84,14 @@ async def list_(context: RequestContext) -> ApiResponse:
 
 
 async def read(context: RequestContext) -> ApiResponse:
-    """One webhook."""
+    """One webhook, without its secret."""
     return json_response(words.webhook_answer(await _find(context)))
 
 
 async def change(context: RequestContext, body: words.WebhookPatchBody) -> ApiResponse:
-    """What is named. A webhook that is given another address, or is switched on again, begins afresh."""
+    """Change the named fields. A webhook with a new URL, or enabled again, starts without earlier failures."""
     await _find(context)
-    if any(said is not msgspec.UNSET for said in (body.url, body.types, body.event_id)):
+    if any(value is not msgspec.UNSET for value in (body.url, body.types, body.event_id)):
         _require_sell(context)
     if body.url is not msgspec.UNSET:
         await _check(context, body.url)
@@ -116,21 +116,21 @@ async def change(context: RequestContext, body: words.WebhookPatchBody) -> ApiRe
 
 
 async def remove(context: RequestContext) -> ApiResponse:
-    """With its log, and with whatever it has not heard yet."""
+    """Delete a webhook with its log of deliveries, also those that are still pending."""
     webhook = await _find(context)
     await context.engine.store.webhooks.remove(webhook.id)
     return json_response(words.webhook_answer(webhook))
 
 
 async def rotate(context: RequestContext, _: words.NothingBody) -> ApiResponse:
-    """A new secret; the old one signs too for a day."""
+    """Give the webhook a new secret; for a day messages are signed with the old one too."""
     _require_sell(context)
     secret, now = new_secret(), context.services.clock.now()
     return await once(context, lambda: _save(context, lambda webhook: rotated(webhook, secret=secret, now=now)))
 
 
 async def test(context: RequestContext, _: words.NothingBody) -> ApiResponse:
-    """A ping, in the line with everything else. Twice is two pings, with a key too."""
+    """Queue a ping like any other delivery. Two requests are two pings, even with the same idempotency key."""
     context.shown_key()
     webhook = _active(await _find(context))
     now = context.services.clock.now()
@@ -147,7 +147,7 @@ async def test(context: RequestContext, _: words.NothingBody) -> ApiResponse:
 
 
 async def log(context: RequestContext) -> ApiResponse:
-    """What was sent and what waits, newest first."""
+    """The deliveries of a webhook, also those that are pending, newest first."""
     webhook = await _find(context)
     query = context.request.query_params
     page = read_page(query, of=context.endpoint.name, actor=context.principal.actor)
@@ -164,7 +164,7 @@ async def log(context: RequestContext) -> ApiResponse:
 
 
 async def replay(context: RequestContext) -> ApiResponse:
-    """The same message once more, under the same id, by which its receiver knows it."""
+    """Queue the same message once more, under the same id, by which its receiver recognises it."""
     context.shown_key()
     webhook = _active(await _find(context))
     text = context.request.path_params["delivery_id"]
@@ -179,7 +179,7 @@ async def replay(context: RequestContext) -> ApiResponse:
 
 
 def _answer(context: RequestContext, delivery: Delivery) -> words.DeliveryAnswer:
-    """Whole for a key that may read bookings: to manage webhooks alone does not include that."""
+    """The delivery, with its body only for a key that may read bookings: the scope `manage` does not include that."""
     return words.delivery_answer(delivery, whole=Scope.SELL in context.principal.scopes)
 
 
@@ -195,7 +195,7 @@ async def _find(context: RequestContext) -> Webhook:
 
 
 async def _save(context: RequestContext, change: Callable[[Webhook], Webhook]) -> Webhook:
-    """On what is there now: if somebody else saves it meanwhile, once more."""
+    """Apply the change to the current webhook; if another request saved it in between, apply it again."""
     for _ in range(SAVE_ROUNDS_MAX):
         after = change(await _find(context))
         if await context.engine.store.webhooks.save(after, deed=deed_of(context, after.id)):
@@ -260,7 +260,7 @@ ENDPOINTS = (
         method="POST",
         path="/v1/webhooks",
         name="make_webhook",
-        summary="Ask to be called when something happens",
+        summary="Create a webhook",
         handler=make,
         body=words.WebhookBody,
         answer=words.SecretAnswer,
