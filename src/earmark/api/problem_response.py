@@ -262,7 +262,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "event_unknown": "We could not find this event.",
     "pool_unknown": "This event does not sell that.",
     "booking_unknown": "We could not find this booking.",
-    "lock_unknown": "No lock of this name is held.",
+    "lock_unknown": "This lock is not held.",
     "webhook_unknown": "We could not find this webhook.",
     "delivery_unknown": "We could not find this delivery.",
     "webhook_disabled": "This webhook is switched off. Please switch it on first.",

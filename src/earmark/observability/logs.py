@@ -1,11 +1,11 @@
-"""Logs: one structured line for each thing that happened, without secrets, and silence unless somebody asked.
+"""Structured logging: one line per event, without secrets, and no output unless the program configured logging.
 
     log = logs.get()
     log.info("confirm", booking=booking_id, outcome="ok", took_ms=1.2)
 
 Lines go to the logger `earmark` of Python's `logging`. As a library Earmark adds no handler: a program that configures
 `logging` sees the lines, and one that does not sees none. The commands call `configure`, which writes to stderr: JSON,
-or on a terminal text for people. A value can never end its line: control characters are escaped.
+or readable text on a terminal. A value can never end its line: control characters are escaped.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from earmark.observability import redaction
 LEVELS = {"off": logging.CRITICAL + 1, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 OURS = "earmark"
 TRACE_MAX = 65_536
-"""So many characters of a traceback are written: the last frames of each error, and what it says."""
+"""So many characters of a traceback are written: the last frames of each error, and its message."""
 TRACE_FRAMES_MAX = 50
 _PLAIN = re.compile(r"[\w.:/@+\-\[\]]+", re.ASCII)
 
 request_id: ContextVar[str | None] = ContextVar("earmark_request_id", default=None)
-"""The id of the request that is being answered: it stands in each of its lines."""
+"""The id of the request that is being answered: it is in each of its log lines."""
 
 _ours = logging.getLogger(OURS)
 _ours.addHandler(logging.NullHandler())
@@ -43,13 +43,13 @@ _LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
 
 
 class Line(dict[str, Any]):
-    """What a line says, by name, cleaned of secrets. As text it is `event name=value name=value`."""
+    """The values of a log line, by name, without secrets. As text it is `event name=value name=value`."""
 
     def __str__(self) -> str:
         said = (f"{name}={_shown(value)}" for name, value in self.items() if name not in {"event", "exception"})
         text = " ".join((_escaped(str(self["event"])), *said))
         trace = self.get("exception")
-        # Indented and barred: nothing in a traceback can look like a line of its own.
+        # Indented with a bar: no text in a traceback can look like a log line.
         return f"{text}\n{_indented(trace)}" if trace else text
 
 
@@ -64,11 +64,11 @@ def get(name: str = OURS) -> Any:
 
 
 is_enabled = _ours.isEnabledFor
-"""Whether a line of this level goes anywhere."""
+"""Whether a line of this level would be written."""
 
 
 def tell(level: int, event: str, /, **said: object) -> None:
-    """One line, by the short way: the same as a logger's, for the one that each request has."""
+    """Write one line, the same as a logger would but faster: for the line that each request has."""
     if not is_enabled(level):
         return
     line = Line(event=event)
@@ -79,7 +79,7 @@ def tell(level: int, event: str, /, **said: object) -> None:
         line["request_id"] = known
     root = logging.getLogger().handlers
     if len(root) == 1 and isinstance(root[0], _Stderr):
-        # Nobody else listens: the record that `logging` makes for its handlers costs as much as all the rest.
+        # No other handler: the record that `logging` makes for handlers costs as much as all the rest.
         root[0].put(_LEVEL_NAMES[level], line)
     else:
         _ours.handle(logging.LogRecord(OURS, level, "", 0, line, None, None))
@@ -98,7 +98,7 @@ def configure(level: str, *, stream: TextIO | None = None) -> None:
 
 
 def crash(error: BaseException) -> None:
-    """A program's last words: the traceback, without secrets."""
+    """Write the traceback that ends a program, without secrets."""
     sys.stderr.write(_traceback(error))
 
 
@@ -116,12 +116,12 @@ class _Stderr(logging.StreamHandler[TextIO]):
         return self._given or sys.stderr
 
     def format(self, record: logging.LogRecord) -> str:
-        """Any record as one line of ours."""
+        """A record of any logger as one line in our format."""
         line = record.msg if isinstance(record.msg, Line) else _foreign(record)
         return self._worded(record.levelname.lower(), line, at=record.created)
 
     def put(self, level: str, line: Line) -> None:
-        """A line without a record. What cannot be written is lost: no request fails for it."""
+        """Write a line without a record. A line that cannot be written is lost: no request fails for it."""
         text = self._worded(level, line, at=time.time()) + "\n"
         with contextlib.suppress(OSError, ValueError):
             self.stream.write(text)
@@ -149,7 +149,7 @@ def _to_line(_: object, __: str, event: structlog.typing.EventDict) -> tuple[tup
 
 
 def _foreign(record: logging.LogRecord) -> Line:
-    """A line that a library wrote, or a part of ours that speaks in sentences."""
+    """The line of a record that was logged as plain text, by a library or by us."""
     line = Line(logger=record.name, event=redaction.redact(record.getMessage()))
     if (known := request_id.get()) is not None:
         line["request_id"] = known

@@ -1,9 +1,9 @@
-"""No secret leaves by the back door: what looks like one, or is known to be one, is struck out of a text.
+"""Removes secrets from texts that leave the process: text that looks like a secret, and known secrets.
 
-Two nets, one behind the other. *Shapes*: API keys, buyers' tokens, signing secrets, Stripe's keys, what stands behind
-`Authorization` or in a cookie, passwords in URLs, card numbers. *Known ones*: the values of this process's own secret
-settings, which may have no shape at all, and the passwords in its URLs. Text that only looks like a secret is struck
-out as well: a log that says too little can be helped, one that says too much cannot.
+Two passes. *Patterns*: API keys, buyers' tokens, signing secrets, Stripe's keys, the values of `Authorization` and
+cookies, passwords in URLs, card numbers. *Known secrets*: the values of this process's own secret settings, which may
+match no pattern, and the passwords in its URLs. Text that only looks like a secret is removed as well: a missing word
+in a log does less harm than a secret in it.
 
 Clients choose the text, so its cost is bounded twice: what is longer than `TEXT_MAX` is cut before it is searched, and
 each search takes time in proportion to what is left. A secret that the cut would part is dropped as a whole.
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 STRUCK = "[redacted]"
 CUT = "…"
-"""Stands where the rest of a text was left out."""
+"""Written in place of the rest of a text that was cut."""
 TEXT_MAX = 8_192
-"""So many characters of one text are searched and written; what stands behind them is left out."""
+"""So many characters of one text are searched and written; the rest is cut."""
 DEPTH_MAX = 6
 KNOWN_LENGTH_MIN = 4
-"""Shorter than this, a password is a syllable: striking it out everywhere would spoil every line."""
+"""A shorter password occurs inside ordinary words: removing it everywhere would make every line unreadable."""
 
 
 def _net(shape: str, *triggers: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
-    """A shape, and the small letters without which it cannot be there: to look for those costs next to nothing."""
+    """A pattern, and lower-case texts without which it cannot match: to search for those is cheap."""
     return triggers, re.compile(shape, re.IGNORECASE | re.ASCII)
 
 

@@ -1,4 +1,4 @@
-"""Examples of every answer and of every refusal, as the reference shows them. A test holds them to their schemas."""
+"""Examples of every response and of every refusal, as the reference shows them. A test checks them by their schemas."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ ANSWERS: dict[str, Any] = {
     "healthz": {"status": "ok", "version": __version__},
     "readyz": {"status": "ready", "version": __version__},
 }
-"""By the name of the call."""
+"""By the name of the endpoint."""
 
 _ENDED_AT = datetime(2030, 1, 1, 18, 10, tzinfo=UTC)
 

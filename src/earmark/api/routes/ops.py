@@ -19,7 +19,7 @@ from earmark.domain.money import Money
 from earmark.domain.webhook import WEBHOOKS_MAX
 from earmark.engine.ports.heartbeats import WELL
 from earmark.locks.errors import LocksUnavailable
-from earmark.observability.metrics.redis_gauges import PING_SECONDS, AsksRedis
+from earmark.observability.metrics.redis_gauges import PING_SECONDS, AdmissionOverRedis
 from earmark.schemas import ops
 from earmark.schemas.payment_review import cases
 from earmark.version import __version__
@@ -237,9 +237,9 @@ async def _parts(services: Services, locks: ops.OpsLocks) -> list[ops.OpsPart]:
     return parts
 
 
-def _admission(services: Services) -> AsksRedis | None:
+def _admission(services: Services) -> AdmissionOverRedis | None:
     admission: object = services.engine.admission
-    return admission if isinstance(admission, AsksRedis) else None
+    return admission if isinstance(admission, AdmissionOverRedis) else None
 
 
 class _HostCounts:
