@@ -1,4 +1,4 @@
-// How amounts, times and lists read to a person, in the language of their browser.
+// Formats amounts, times and lists in the language of the browser.
 
 /** Minor units as money: (4500, "EUR") reads €45.00, (4500, "JPY") reads ¥4,500. */
 export function money(amount, currency) {
