@@ -54,11 +54,11 @@ const isEmpty = (cell) => cell === "" || cell === null;
 const mark = (standing) => el("span", { class: "mark", "data-standing": standing }, STANDING[standing] ?? standing);
 
 /** Shows all cards. Ages are counted by the server's clock. */
-export function showAll(seen, before, { showExplanation, breakLock }) {
+export function showAll(seen, before, { tellStory, breakLock }) {
   clock = Date.parse(seen.now);
   showNeeds(seen);
   showFigures(seen);
-  showPayments(seen, showExplanation);
+  showPayments(seen, tellStory);
   showWorkers(seen);
   showLines(seen, before);
   showWebhooks(seen);
@@ -158,16 +158,16 @@ function showFigures({ payments, holds, relay, webhooks, lines, locks }) {
 
 // ---- money
 
-function showPayments({ payments }, showExplanation) {
+function showPayments({ payments }, tellStory) {
   const { attention, cases } = payments;
   const rest = attention - cases.length;
   byId("payments-note").textContent = attention
     ? (rest > 0 ? `The oldest ${cases.length} of ${number(attention)}. All of them: earmark payments attention` : "")
     : "None. Open payments are completed automatically.";
-  render(byId("cases"), cases, () => cases.map((one) => showCase(one, showExplanation)));
+  render(byId("cases"), cases, () => cases.map((one) => showCase(one, tellStory)));
 }
 
-function showCase(one, showExplanation) {
+function showCase(one, tellStory) {
   const { amount, currency } = one.amount;
   const refused = one.refused.map(
     (refund) => `A refund of ${money(refund.amount, currency)} was refused${refund.code ? `: ${refund.code}` : ""}.`,
@@ -198,7 +198,7 @@ function showCase(one, showExplanation) {
       ].map(([name, value]) => [el("dt", {}, name), el("dd", {}, el("code", {}, value))]),
     ),
     el("ul", { class: "commands" }, one.commands.map(command)),
-    el("button", { type: "button", class: "plain", click: () => showExplanation(one.booking_id) }, "Show its history below"),
+    el("button", { type: "button", class: "plain", click: () => tellStory(one.booking_id) }, "Show its history below"),
   );
 }
 

@@ -5,10 +5,10 @@ import * as api from "./ops-api.js";
 import { claim, money } from "./text.js";
 
 /** Nodes with the explanation, or with the reason why there is none. */
-export async function explain(what, { showExplanation, kind }) {
+export async function explain(what, { tellStory, kind }) {
   try {
     const [, event, seat] = /^([^/]+)\/(.+)$/.exec(what) ?? [];
-    return seat ? await seatNodes(event, seat, showExplanation) : bookingNodes(await api.readBooking(what));
+    return seat ? await seatNodes(event, seat, tellStory) : bookingNodes(await api.readBooking(what));
   } catch (error) {
     return [el("p", { class: "notice", "data-kind": "warning" }, inline(refusal(error, what, kind)))];
   }
@@ -22,10 +22,10 @@ function refusal(error, what, kind) {
   return error.message;
 }
 
-async function seatNodes(event, seat, showExplanation) {
+async function seatNodes(event, seat, tellStory) {
   const explained = await api.explainSeat(event, seat);
   const id = explained.booking_id;
-  const open = id && el("button", { type: "button", class: "plain", click: () => showExplanation(id) }, `Show the history of ${id}`);
+  const open = id && el("button", { type: "button", class: "plain", click: () => tellStory(id) }, `Show the history of ${id}`);
   return [el("p", {}, el("strong", {}, `${explained.id} of ${event} is ${explained.state}. `), explained.why), open ?? ""];
 }
 

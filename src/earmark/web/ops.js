@@ -70,10 +70,10 @@ function show() {
   byId("board").hidden = false;
   byId("kind").textContent = seen.live ? "Live" : "Test";
   byId("kind").dataset.kind = seen.live ? "live" : "test";
-  byId("kind").title = "The mode of your key: only payments, holds and webhooks of this mode are shown.";
-  byId("foot").textContent = `Earmark ${seen.version}. Updated every ${POLL_SECONDS} seconds while this page is visible.`;
+  byId("kind").title = "The kind of your key: payments, holds and webhooks are of this kind alone.";
+  byId("foot").textContent = `Earmark ${seen.version}. Asked every ${POLL_SECONDS} seconds while you look.`;
   document.title = (seen.needs.length ? `(${cards.needed(seen.needs)}) ` : "") + "Console · Earmark";
-  cards.showAll(seen, before, { showExplanation, breakLock: confirmBreak });
+  cards.showAll(seen, before, { tellStory, breakLock: confirmBreak });
 }
 
 // Ages count up between two responses.
@@ -126,7 +126,7 @@ async function breakLock() {
   }
 }
 
-function showExplanation(what) {
+function tellStory(what) {
   byId("explain-what").value = what;
   byId("explain").requestSubmit();
   byId("explain-name").scrollIntoView({ block: "start" });
@@ -136,7 +136,7 @@ async function submitExplain(submit) {
   submit.preventDefault();
   const what = byId("explain-what").value.trim();
   byId("story").replaceChildren(el("p", { class: "quiet" }, "One moment…"));
-  byId("story").replaceChildren(...(await explain(what, { showExplanation, kind: seen?.live ? "live" : "test" })));
+  byId("story").replaceChildren(...(await explain(what, { tellStory, kind: seen?.live ? "live" : "test" })));
 }
 
 // ---- wiring

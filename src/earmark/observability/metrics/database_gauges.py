@@ -114,7 +114,7 @@ class DatabaseGauges(Collector):
         )
         yield gauge(
             "earmark_holds_due_oldest_seconds",
-            "How long the oldest hold is due that is not ended yet: how late the sweeper is.",
+            "How long the oldest due hold waits for the sweeper.",
             seen.due_seconds,
         )
         if seen.beats is not None:
