@@ -178,7 +178,7 @@ def log_line() -> Comparison:
 
     async def ours(count: int) -> None:
         for _ in range(count):
-            logs.tell(logging.INFO, "confirm", **said)
+            logs.write(logging.INFO, "confirm", **said)
 
     async def theirs(count: int) -> None:
         for _ in range(count):

@@ -142,7 +142,7 @@ HEADERS: dict[str, dict[str, str]] = {
     "unauthorized": {"WWW-Authenticate": "Bearer"},
 }
 """Response headers of a problem, by code."""
-SAID_BACK = frozenset(
+ECHOED_CODES = frozenset(
     {
         "event_unknown",
         "seat_unknown",
@@ -155,7 +155,7 @@ SAID_BACK = frozenset(
     }
 )
 """Problems that repeat text of the request: a key that was pasted into the wrong place is not sent back."""
-SAID_BACK_MAX = 500
+ECHOED_LENGTH_MAX = 500
 """Of each text of the request, so many characters are sent back."""
 
 
@@ -184,8 +184,8 @@ def headers(error: EarmarkError) -> dict[str, str]:
 def describe(error: EarmarkError) -> dict[str, Any]:
     """The problem, as data: RFC 9457's members, ours, and the facts."""
     facts: dict[str, Any] = error.facts()
-    if error.code in SAID_BACK:
-        facts = {name: clean(value, most=SAID_BACK_MAX) for name, value in facts.items()}
+    if error.code in ECHOED_CODES:
+        facts = {name: clean(value, most=ECHOED_LENGTH_MAX) for name, value in facts.items()}
     return {
         "type": f"urn:earmark:problem:{error.code}",
         "title": (type(error).__doc__ or error.code).partition("\n")[0],
@@ -200,8 +200,8 @@ def describe(error: EarmarkError) -> dict[str, Any]:
 def _detail(error: EarmarkError, facts: Mapping[str, Any]) -> str:
     if isinstance(error, errors.SeatsTaken):
         return _seats_taken(error)
-    said = _DETAILS[error.code]
-    return said if isinstance(said, str) else said(facts)
+    detail = _DETAILS[error.code]
+    return detail if isinstance(detail, str) else detail(facts)
 
 
 def _seats_taken(taken: errors.SeatsTaken) -> str:
@@ -287,7 +287,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "unsupported_media_type": "We could not read this request.",
     "too_many_requests": "That was a little too fast. Please try again in a moment.",
     "overloaded": "We could not get to this in time, and nothing was booked. Please try again in a moment.",
-    "outcome_unknown": "We could not tell whether this went through. Ask again with the same key, and you will know.",
+    "outcome_unknown": "We do not know whether this went through. Send it again with the same key to find out.",
     "gateway_unavailable": "We cannot take payments at this moment, and you were not charged. Please try again soon.",
     "unavailable": "We cannot take bookings at this moment. Please try again soon.",
     "stopping": "This server is about to stop. Please try again in a moment.",

@@ -46,8 +46,8 @@ class Line(dict[str, Any]):
     """The values of a log line, by name, without secrets. As text it is `event name=value name=value`."""
 
     def __str__(self) -> str:
-        said = (f"{name}={_shown(value)}" for name, value in self.items() if name not in {"event", "exception"})
-        text = " ".join((_escaped(str(self["event"])), *said))
+        values = (f"{name}={_shown(value)}" for name, value in self.items() if name not in {"event", "exception"})
+        text = " ".join((_escaped(str(self["event"])), *values))
         trace = self.get("exception")
         # Indented with a bar: no text in a traceback can look like a log line.
         return f"{text}\n{_indented(trace)}" if trace else text
@@ -67,12 +67,12 @@ is_enabled = _ours.isEnabledFor
 """Whether a line of this level would be written."""
 
 
-def tell(level: int, event: str, /, **said: object) -> None:
+def write(level: int, event: str, /, **values: object) -> None:
     """Write one line, the same as a logger would but faster: for the line that each request has."""
     if not is_enabled(level):
         return
     line = Line(event=event)
-    for name, value in said.items():
+    for name, value in values.items():
         if value is not None:
             line[name] = value if type(value) in _NUMBERS else redaction.clean_field(name, value)
     if (known := request_id.get()) is not None:
@@ -118,15 +118,15 @@ class _Stderr(logging.StreamHandler[TextIO]):
     def format(self, record: logging.LogRecord) -> str:
         """A record of any logger as one line in our format."""
         line = record.msg if isinstance(record.msg, Line) else _foreign(record)
-        return self._worded(record.levelname.lower(), line, at=record.created)
+        return self._formatted(record.levelname.lower(), line, at=record.created)
 
     def put(self, level: str, line: Line) -> None:
         """Write a line without a record. A line that cannot be written is lost: no request fails for it."""
-        text = self._worded(level, line, at=time.time()) + "\n"
+        text = self._formatted(level, line, at=time.time()) + "\n"
         with contextlib.suppress(OSError, ValueError):
             self.stream.write(text)
 
-    def _worded(self, level: str, line: Line, *, at: float) -> str:
+    def _formatted(self, level: str, line: Line, *, at: float) -> str:
         second = int(at)
         if second != self._second:
             self._second, self._prefix = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
@@ -169,9 +169,9 @@ def _as_json(said: dict[str, Any]) -> str:
     try:
         text = msgspec.json.encode(said).decode()
     except UnicodeEncodeError:
-        # Half a character, which no encoding has: only as an escape can it be written.
+        # A lone surrogate, which no encoding has: it can only be written as an escape.
         return json.dumps(said)
-    # JSON itself lets some line ends pass: those of Unicode.
+    # JSON does not escape the line separators of Unicode.
     return text if text.isprintable() else "".join(map(_escape_json, text))
 
 
@@ -191,7 +191,7 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """With every character that is no letter of a line written as its escape."""
+    """The text with each character that is not printable written as its escape."""
     return text if text.isprintable() else "".join(map(_escape, text))
 
 

@@ -57,7 +57,7 @@ export class HoldCard {
         button(`+${EXTEND_SECONDS / 60} minutes`, "extend"),
         button("Release", "release"),
       ),
-      el("p", { class: "quiet small" }, "Confirm is for the box office: it says that you have paid, and needs a key."),
+      el("p", { class: "quiet small" }, "Confirm is for the box office: it records that you have paid, and needs a key."),
       this.office,
     ];
   }

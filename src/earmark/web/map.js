@@ -33,7 +33,7 @@ export function seatPicture(state, label = "") {
 export class SeatMap {
   #places = new Map(); // seat id → {seat, node, row, column}
   #rows = [];
-  #drawn = "";
+  #rendered = "";
 
   /** onToggle(id) when a seat is chosen; onPeek(seat or null) when one is pointed at. */
   constructor(root, { onToggle, onPeek, price }) {
@@ -51,8 +51,8 @@ export class SeatMap {
   /** Shows these seats; stateOf(seat) names the state to show. */
   update(seats, stateOf) {
     const ids = seats.map((seat) => seat.id).join("\n");
-    if (ids !== this.#drawn) this.#draw(seats);
-    this.#drawn = ids;
+    if (ids !== this.#rendered) this.#render(seats);
+    this.#rendered = ids;
     for (const seat of seats) this.#show(seat, stateOf(seat));
   }
 
@@ -79,7 +79,7 @@ export class SeatMap {
 
   // ---- rendering
 
-  #draw(seats) {
+  #render(seats) {
     const { rows, half, curve } = layOut(seats);
     this.#rows = rows;
     this.#places.clear();
@@ -106,7 +106,7 @@ export class SeatMap {
   }
 
   // One price per run of rows that cost the same, at its first row (a free layout has no room beside its rows);
-  // a section's name stands above its first row.
+  // a section's name is above its first row.
   #drawSigns({ half, curve }) {
     return this.#rows.flatMap((row, index) => {
       const before = this.#rows[index - 1];

@@ -51,7 +51,7 @@ SECRET_BYTES = 32
 GUEST_SECONDS = 6 * 3600
 PSEUDONYM_LENGTH = 32
 GUEST_ISSUER = "house"
-"""The issuer in guests' tokens: the service itself, and no key."""
+"""The issuer in guests' tokens: the service itself, and no key. Changing the value would end all guests' sessions."""
 
 _STORED = re.compile(r"ek_(?:test|live)_[0-9a-f]{64}")
 _OF_TESTS = "test:"

@@ -87,7 +87,7 @@ async def _try(found: UnverifiedCredential | None, address: str, services: Servi
     return known
 
 
-def shown(scope: AsgiScope, headers: Mapping[bytes, bytes], services: Services) -> str | None:
+def credential_of(scope: AsgiScope, headers: Mapping[bytes, bytes], services: Services) -> str | None:
     """The key or token that a request carries: in the header, else a guest's in the cookie."""
     authorization = _text(headers, b"authorization")
     return bearer_of(authorization) if authorization else _cookie(scope, headers, services)

@@ -160,7 +160,7 @@ def check_depth(raw: bytes, *, depth_max: int = DEPTH_MAX) -> None:
     """
     if raw.count(b"[") + raw.count(b"{") <= depth_max:
         return
-    # Without an escape, texts are what stands between every other quote, which is quicker to find.
+    # Without an escape, strings are the parts between every other quote, which is faster to find.
     plain = _STRING.sub(b"", raw) if b"\\" in raw else b"".join(raw.split(b'"')[::2])
     brackets = plain.translate(_ALIKE, _NOT_BRACKETS)
     for _ in range(depth_max):

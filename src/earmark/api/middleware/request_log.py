@@ -94,7 +94,7 @@ class RequestLog:
         if logs.is_enabled(level):
             parts = scope.get("path_params", {})
             about = {LOGGED[name]: value for name, value in parts.items() if name in LOGGED}
-            logs.tell(level, verb or "page", **about, outcome=outcome, status=status, took_ms=round(seconds * 1000, 1))
+            logs.write(level, verb or "page", **about, outcome=outcome, status=status, took_ms=round(seconds * 1000, 1))
 
 
 _NO_SPAN: nullcontext[None] = nullcontext()

@@ -360,7 +360,7 @@ REFUSALS: dict[str, EarmarkError] = {
         problem_response.WrongMediaType(),
         errors.Overloaded(),
         errors.OutcomeUnknown(),
-        errors.StoreUnavailable(because="not told"),
+        errors.StoreUnavailable(because="not shown"),
         problem_response.OurFault(),
     )
 }

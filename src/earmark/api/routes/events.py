@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import SeatMap
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
-WORDS = SeatMapRenderer()
+RENDERER = SeatMapRenderer()
 
 
 async def create(context: RequestContext, body: requests.EventBody) -> ApiResponse:
@@ -71,7 +71,7 @@ async def show_map(context: RequestContext) -> ApiResponse:
     headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
     if f'"{tag}"' in context.headers.get(b"if-none-match", b"").decode("latin-1"):
         return ApiResponse(status=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return ApiResponse(body=WORDS.tell(shown.picture, buyer, whole=True), headers=headers)
+    return ApiResponse(body=RENDERER.tell(shown.picture, buyer, whole=True), headers=headers)
 
 
 async def show_seat(context: RequestContext) -> ApiResponse:
@@ -212,7 +212,7 @@ ENDPOINTS = (
         method="GET",
         path="/v1/events/{event_id}/seats/{seat_id}/explain",
         name="explain_seat",
-        summary="Say why a seat is, or is not, available",
+        summary="Explain why a seat is, or is not, available",
         handler=explain_seat,
         or_scope=Scope.MANAGE,
         answer=responses.Explanation,

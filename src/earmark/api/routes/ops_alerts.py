@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OPEN_SECONDS = 3600.0
 """A payment that is open for longer than this is stuck; the alert about it says the same."""
 FAILING_SECONDS = 300.0
-"""A receiver may be restarting: a webhook that fails for less than this is retried without an alert."""
+"""A receiver may be restarted: what fails for less than this is tried again, and nobody is called."""
 
 
 def of_parts(parts: Sequence[OpsPart]) -> Iterator[OpsNeed]:

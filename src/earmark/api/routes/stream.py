@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from earmark.api.auth.authenticate import shown
+from earmark.api.auth.authenticate import credential_of
 from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.client_address import address_at
 from earmark.api.routes.events import event_id_of
@@ -52,7 +52,7 @@ async def stream(context: RequestContext) -> Response:
     )
     if reader is None:
         raise EventUnknown(event_id=event_id)
-    credential = shown(context.scope, context.headers, context.services) or ""
+    credential = credential_of(context.scope, context.headers, context.services) or ""
 
     def staying(reader: Reader) -> AbstractContextManager[float | None]:
         authenticator, end = context.services.authenticator, partial(reader.end, CREDENTIAL_ENDED, at_once=True)

@@ -39,7 +39,7 @@ class TokenAnswer(Struct, kw_only=True):
 
 async def issue(context: RequestContext, body: TokenBody) -> ApiResponse:
     """A token for one buyer, in the mode of the key. Its idempotency key stores no response: that is a secret."""
-    context.shown_key()
+    context.key_and_hash()
     now = context.services.clock.now()
     buyer = Buyer(body.buyer)
     token = context.services.authenticator.issue(buyer, now=now, seconds=body.seconds, by=context.principal)

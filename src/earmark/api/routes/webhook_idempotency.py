@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from earmark.api.response import REPLAYED_HEADER, ApiResponse, json_response
 from earmark.engine.ports.webhooks import AlreadyDone, Deed
 from earmark.errors import IdempotencyMismatch, Overloaded, WebhookUnknown
-from earmark.schemas import webhooks as words
+from earmark.schemas import webhooks as schemas
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ async def once(context: RequestContext, work: Callable[[], Awaitable[Webhook]]) 
 
 
 async def _done_before(context: RequestContext) -> Webhook | None:
-    shown = context.shown_key()
+    shown = context.key_and_hash()
     deed = None if shown is None else await context.engine.store.webhooks.recall(shown[0])
     if shown is None or deed is None:
         return None
@@ -49,7 +49,7 @@ async def _done_before(context: RequestContext) -> Webhook | None:
 
 def deed_of(context: RequestContext, webhook_id: WebhookId) -> Deed | None:
     """The record of this request's idempotency key; None if the caller sent no key."""
-    shown = context.shown_key() if context.endpoint.idempotent else None
+    shown = context.key_and_hash() if context.endpoint.idempotent else None
     if shown is None:
         return None
     now, status = context.services.clock.now(), int(context.endpoint.status)
@@ -61,4 +61,4 @@ def _shown(context: RequestContext, webhook: Webhook, *, replayed: bool = False)
     headers = {REPLAYED_HEADER: "true"} if replayed else {}
     if context.endpoint.status is HTTPStatus.CREATED:
         headers["Location"] = f"{context.root}/v1/webhooks/{webhook.id}"
-    return json_response(words.secret_answer(webhook), status=context.endpoint.status, headers=headers)
+    return json_response(schemas.secret_answer(webhook), status=context.endpoint.status, headers=headers)
