@@ -56,7 +56,7 @@ pytest_terminal_summary = skip_summary.pytest_terminal_summary
 
 def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: the garbage collector need not search it again and again."""
-    gc_tuning.put_away()
+    gc_tuning.freeze_startup_objects()
     gc.enable()
 
 

@@ -80,7 +80,7 @@ def _as(pattern: re.Pattern[Any], text: str) -> str | bytes:
 
 
 def _nets() -> list[Work]:
-    return [lambda text, net=net: net.sub("", text) for _, net in redaction._NETS]  # type: ignore[misc]
+    return [lambda text, net=net: net.sub("", text) for _, net in redaction._RULES]  # type: ignore[misc]
 
 
 def _meta(pattern: str) -> list[Work]:
@@ -112,7 +112,7 @@ def _uncut(text: str) -> object:
 
 
 FOREIGN: dict[str, list[Work]] = {
-    "observability.redaction._net": _nets(),
+    "observability.redaction._rule": _nets(),
     "observability.redaction._ANY": _pattern(redaction._ANY, "search"),
     "observability.redaction._NAMES": _pattern(redaction._NAMES, "search"),
     "observability.redaction._RUN": [lambda text: redaction._RUN.sub(redaction._strike_login, text)],

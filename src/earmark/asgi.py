@@ -1,9 +1,9 @@
-"""Earmark inside another web application: the whole service under a prefix of yours, and the verbs beside it.
+"""Earmark inside another web application: the whole service under a prefix, and the verbs as plain calls.
 
     app = FastAPI()
     tickets = mount(app, "/tickets", database_url="sqlite:///shop.sqlite3", admin_key="ek_test_…")
 
-It opens its database when the application starts and closes it when that ends, and runs its workers in between.
+It opens its database and starts its workers when the application starts, and closes both when the application ends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Service:
     """An ASGI application: to be mounted, or to be served by itself.
 
-    Settings are those of `earmark serve`, by name, and else from the environment. Whoever mounts it by hand enters
-    `running` in the lifespan of their own application; `mount` does both.
+    Settings are those of `earmark serve`, by name, and else from the environment. An application that mounts it without
+    `mount` must enter `running` in its own lifespan; `mount` does both.
     """
 
     def __init__(self, *, migrate: bool = True, **settings: Any) -> None:
@@ -64,14 +64,14 @@ class Service:
                 self._app = self._earmark = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or begin and end with the server."""
+        """Answer a request, or handle the server's lifespan messages."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
             return
         app = self._app or problem_response.respond(SetupError(problem=_CLOSED))
         await app(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         """The lifespan of an application that is served by itself."""
         await receive()
         try:
@@ -89,7 +89,7 @@ class Mountable(Protocol):
 
     @property
     def router(self) -> Any:
-        """Where its lifespan is kept."""
+        """The router, which has the application's lifespan."""
         ...
 
     def mount(self, path: str, app: ASGIApp) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Gateway
     from earmark.engine.ports.store import Clock, SeatMap
-    from earmark.schemas.request_fields import HoldFields, NewTerms, Terms
+    from earmark.schemas.request_fields import EventTerms, EventTermsPatch, HoldFields
     from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class Earmark:
         pools: Mapping[str, tuple[int, int]] | Sequence[NewPool] | None = None,
         layout: Layout | None = None,
         key: str | None = None,
-        **terms: Unpack[Terms],
+        **terms: Unpack[EventTerms],
     ) -> responses.Event:
         """Create an event that sells seats (their prices by name) and pools (capacity and price by name)."""
         said = request_fields.create(
@@ -133,7 +133,7 @@ class Earmark:
         seats: Sequence[SeatChange] = (),
         pools: Sequence[PoolChange] = (),
         key: str | None = None,
-        **terms: Unpack[NewTerms],
+        **terms: Unpack[EventTermsPatch],
     ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
         said = request_fields.change(seats=seats, pools=pools, **terms)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from earmark.config import Settings
-from earmark.server.run import _door, first_free_port
+from earmark.server.run import first_free_port, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -27,7 +27,7 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 async def served(services: Services) -> AsyncIterator[str]:
     """The URL of a server with these services."""
     settings = Settings(host=HOST, port=first_free_port(HOST, first=21000 + id(services) % 20000))
-    async with _door(services, settings, asyncio.Event()):
+    async with serving(services, settings, asyncio.Event()):
         yield f"http://{HOST}:{settings.port}"
 
 

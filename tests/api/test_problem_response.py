@@ -120,7 +120,7 @@ async def test_an_answer_does_not_repeat_a_long_path(shop: httpx2.AsyncClient, m
     """A client's text is returned as far as it helps: a client that sends much is not sent as much again."""
     answer = await shop.request(method, path.format("-" * 60_000))
     assert answer.status_code == 404
-    assert len(answer.content) < 3 * problem_response.SAID_BACK_MAX
+    assert len(answer.content) < 3 * problem_response.ECHOED_LENGTH_MAX
 
 
 async def test_an_answer_does_not_repeat_a_long_name(shop: httpx2.AsyncClient) -> None:
@@ -130,10 +130,10 @@ async def test_an_answer_does_not_repeat_a_long_name(shop: httpx2.AsyncClient) -
         assert answer.status_code == 422
         (wrong,) = answer.json()["errors"]
         assert wrong["path"].endswith(redaction.CUT)
-        assert len(answer.content) < 4 * problem_response.SAID_BACK_MAX
+        assert len(answer.content) < 4 * problem_response.ECHOED_LENGTH_MAX
         answer = await shop.get("/v1/bookings", params={name[:20_000]: 1})
         assert answer.status_code == 422
-        assert len(answer.content) < 4 * problem_response.SAID_BACK_MAX
+        assert len(answer.content) < 4 * problem_response.ECHOED_LENGTH_MAX
 
 
 async def test_a_key_that_a_cut_divides_is_not_repeated_in_part(shop: httpx2.AsyncClient) -> None:

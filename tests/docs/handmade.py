@@ -34,7 +34,7 @@ from earmark.locks.redis.call_batching import CallBatcher
 from earmark.locks.redis.lua_calls import ScriptCall
 from earmark.locks.redis.script_connection import ServerConnection
 from earmark.observability import logs
-from earmark.observability.metrics.counters import Count, Spread
+from earmark.observability.metrics.counters import LabelledCounter, LabelledHistogram
 from earmark.store.postgres.connections import PostgresConnections
 from earmark.store.postgres.idle_connections import IdleConnections
 from earmark.testservers import start_postgres, start_valkey
@@ -140,7 +140,7 @@ def read_timer() -> Comparison:
 def counters() -> Comparison:
     """Count a request by two labels."""
     count_, library = (
-        Count("calls", "Calls.", ("verb", "outcome")),
+        LabelledCounter("calls", "Calls.", ("verb", "outcome")),
         Counter("calls", "Calls.", ("verb", "outcome"), registry=CollectorRegistry()),
     )
 
@@ -157,12 +157,12 @@ def counters() -> Comparison:
 
 def histograms() -> Comparison:
     """Record the duration of a request by one label."""
-    spread = Spread("seconds", "Seconds.", ("verb",), bounds=BOUNDS)
+    spread = LabelledHistogram("seconds", "Seconds.", ("verb",), bounds=BOUNDS)
     library = Histogram("seconds", "Seconds.", ("verb",), buckets=BOUNDS, registry=CollectorRegistry())
 
     async def ours(count: int) -> None:
         for _ in range(count):
-            spread.see(0.02, "hold")
+            spread.observe(0.02, "hold")
 
     async def theirs(count: int) -> None:
         for _ in range(count):
@@ -178,7 +178,7 @@ def log_line() -> Comparison:
 
     async def ours(count: int) -> None:
         for _ in range(count):
-            logs.tell(logging.INFO, "confirm", **said)
+            logs.write(logging.INFO, "confirm", **said)
 
     async def theirs(count: int) -> None:
         for _ in range(count):

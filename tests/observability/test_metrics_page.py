@@ -148,7 +148,7 @@ async def test_a_page_does_not_wait_for_a_slow_database(
         await answers.wait()
         return await real(**asked)
 
-    monkeypatch.setattr(database_gauges, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(database_gauges, "PAGE_WAIT_SECONDS_MAX", 0.01)
     monkeypatch.setattr(services.engine.store, "watch_money", slow)
     for _ in range(2):
         seen = await page(shop)

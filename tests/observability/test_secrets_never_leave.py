@@ -52,7 +52,7 @@ trace.set_tracer_provider(provider)
 if control == "control":
     from earmark import config
     from earmark.observability import redaction
-    redaction._strike_all = lambda text, nets: text
+    redaction._strike_all = lambda text, rules: text
     redaction.clean_field = lambda name, value, **how: redaction.clean(value, **how)
 from earmark.cli import main
 main(arguments)

@@ -247,7 +247,7 @@ async def test_a_key_that_cannot_be_looked_up_is_not_called_wrong(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stored key, shown to a server for the first time while its database hangs, is answered with 503."""
-    monkeypatch.setattr("earmark.api.auth.key_cache.LOOK_SECONDS_MAX", SECONDS)
+    monkeypatch.setattr("earmark.api.auth.key_cache.LOOKUP_SECONDS_MAX", SECONDS)
     async with PostgresProxy(postgres_url) as proxy, served(proxy.url) as (client, services):
         secret = new_key(mode=Mode.TEST)
         scopes = frozenset({Scope.MANAGE})

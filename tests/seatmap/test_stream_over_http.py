@@ -11,7 +11,7 @@ import pytest
 from tests.seatmap.streaming import FACT_SECONDS_MAX, hub_over, parse
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Authenticator, Doubt, Scope, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Authenticator, Scope, UnverifiedCredential, hash_of, new_key, new_key_id
 from earmark.api.auth.guest_cookie import COOKIE
 from earmark.api.middleware.rate_limits import RateLimits
 from earmark.api.services import Services
@@ -305,8 +305,12 @@ async def stored_key(services: Services) -> tuple[KeyId, str]:
 
 
 async def token_of(services: Services, secret: str, buyer: str, *, seconds: int = 600) -> str:
-    doubt = services.authenticator.authenticate(secret, services.clock)
-    by = await services.authenticator.look_up(doubt, now=services.clock.now()) if isinstance(doubt, Doubt) else doubt
+    credential = services.authenticator.authenticate(secret, services.clock)
+    by = (
+        await services.authenticator.look_up(credential, now=services.clock.now())
+        if isinstance(credential, UnverifiedCredential)
+        else credential
+    )
     assert by is not None
     return services.authenticator.issue(Buyer(buyer), now=services.clock.now(), seconds=seconds, by=by)
 
@@ -333,8 +337,8 @@ async def test_a_stream_ends_with_its_key(services: Services, shop: Earmark, sho
     assert (await back.take())["status"] == 401
     assert not admin.task.done()
     await admin.hang_up()
-    assert services.authenticator._vigil is not None
-    assert (services.authenticator._vigil._watched, services.authenticator._vigil._task) == ({}, None), (
+    assert services.authenticator._revocation is not None
+    assert (services.authenticator._revocation._streams, services.authenticator._revocation._task) == ({}, None), (
         "nothing is left behind"
     )
 
@@ -360,21 +364,21 @@ async def test_a_store_that_does_not_say_ends_no_stream(
     del shop
     key_id, secret = await stored_key(services)
     client = await following(services, secret)
-    ring, asked = services.authenticator._ring, asyncio.Queue[None]()
-    assert ring is not None
-    look = ring.look
+    cache, asked = services.authenticator._cache, asyncio.Queue[None]()
+    assert cache is not None
+    look_up = cache.look_up
 
     async def silent(handle: bytes | str) -> None:
         del handle
         asked.put_nowait(None)
         raise StoreUnavailable(because="a test")
 
-    monkeypatch.setattr(ring, "look", silent)
+    monkeypatch.setattr(cache, "look_up", silent)
     await services.engine.store.keys.revoke(key_id)
     for _ in range(2):
         await asyncio.wait_for(asked.get(), timeout=FACT_SECONDS_MAX)
     assert client.sent.empty()
-    monkeypatch.setattr(ring, "look", look)
+    monkeypatch.setattr(cache, "look_up", look_up)
     assert (await client.event())["data"]["reason"] == "credential_ended"
 
 
@@ -382,7 +386,7 @@ async def test_control_without_revocation_checks_a_stream_outlives_its_key(
     services: Services, shop: Earmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: the key is not read again, and changes still arrive after it was revoked."""
-    monkeypatch.setattr(services.authenticator, "_vigil", None)
+    monkeypatch.setattr(services.authenticator, "_revocation", None)
     key_id, secret = await stored_key(services)
     client = await following(services, secret)
     await services.engine.store.keys.revoke(key_id)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _put_away_again() -> Iterator[None]:
+def _frozen_again() -> Iterator[None]:
     """The run has put away what it collected, and goes on like that after these tests."""
     threshold = gc.get_threshold()
     yield
@@ -23,15 +23,15 @@ def _put_away_again() -> Iterator[None]:
 
 
 def test_startup_objects_are_frozen_and_collections_are_rarer() -> None:
-    """And `as_found` undoes both, so that a benchmark leaves the process as it was."""
-    gc_tuning.as_found()
+    """And `restore_defaults` undoes both, so that a benchmark leaves the process as it was."""
+    gc_tuning.restore_defaults()
     threshold = gc.get_threshold()
     try:
-        gc_tuning.put_away()
-        assert gc.get_threshold() == (gc_tuning.NEW_MAX, *threshold[1:])
+        gc_tuning.freeze_startup_objects()
+        assert gc.get_threshold() == (gc_tuning.NEW_OBJECTS_MAX, *threshold[1:])
         assert gc.get_freeze_count() > 0
     finally:
-        gc_tuning.as_found()
+        gc_tuning.restore_defaults()
     assert gc.get_threshold() == threshold
     assert gc.get_freeze_count() == 0
 
@@ -52,9 +52,9 @@ def test_garbage_in_cycles_is_still_found() -> None:
             Circle.alive -= 1
 
     try:
-        gc_tuning.put_away()
-        for _ in range(2 * gc_tuning.NEW_MAX):
+        gc_tuning.freeze_startup_objects()
+        for _ in range(2 * gc_tuning.NEW_OBJECTS_MAX):
             Circle()
-        assert Circle.alive <= gc_tuning.NEW_MAX
+        assert Circle.alive <= gc_tuning.NEW_OBJECTS_MAX
     finally:
-        gc_tuning.as_found()
+        gc_tuning.restore_defaults()

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS_MAX = 30
-HAND = """
+PROGRAM = """
 import os, pathlib, sys
-diary = pathlib.Path(sys.argv[1])
+notes = pathlib.Path(sys.argv[1])
 settings = sys.stdin.readline()
 if "broken" in settings:
     sys.exit(3)
-(diary / f"{os.getpid()}.here").write_text(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+(notes / f"{os.getpid()}.here").write_text(os.environ["PROMETHEUS_MULTIPROC_DIR"])
 print("ready", flush=True)
-for order in sys.stdin:
-    (diary / f"{os.getpid()}.{order.strip()}").touch()
+for line in sys.stdin:
+    (notes / f"{os.getpid()}.{line.strip()}").touch()
 """
 
 
@@ -36,13 +36,13 @@ class Watched:
     """A parent, and what its processes wrote down."""
 
     def __init__(self, running: processes.ServerProcesses, notes: Path, ready: list[str]) -> None:
-        self.crew = running
+        self.parent = running
         self.ready = ready
-        self._diary = notes
+        self._notes = notes
 
     def noted(self, what: str) -> set[int]:
         """The processes that wrote this down."""
-        return {int(file.stem) for file in self._diary.glob(f"*.{what}")}
+        return {int(file.stem) for file in self._notes.glob(f"*.{what}")}
 
     async def until(self, fact: Callable[[], bool]) -> None:
         """Wait for a fact, within a bound."""
@@ -55,16 +55,16 @@ class Watched:
 
 @asynccontextmanager
 async def running_parent(tmp_path: Path, *, workers: int = 2, name: str = "earmark") -> AsyncIterator[Watched]:
-    notes = tmp_path / "diary"
+    notes = tmp_path / "notes"
     notes.mkdir()
     settings = Settings(processes=workers, host="127.0.0.1", port=8080, secret=name)
-    told: list[str] = []
+    urls: list[str] = []
     running = processes.ServerProcesses(
-        settings, command=[sys.executable, "-c", HAND, str(notes)], metrics=str(tmp_path)
+        settings, command=[sys.executable, "-c", PROGRAM, str(notes)], metrics=str(tmp_path)
     )
-    task = asyncio.create_task(running.run(told.append))
+    task = asyncio.create_task(running.run(urls.append))
     try:
-        yield Watched(running, notes, told)
+        yield Watched(running, notes, urls)
     finally:
         running.stop.set()
         await task
@@ -73,22 +73,22 @@ async def running_parent(tmp_path: Path, *, workers: int = 2, name: str = "earma
 async def test_ready_is_reported_once_when_all_are_up_and_one_runs_the_workers(tmp_path: Path) -> None:
     """A client that waits for the line may call any process; the workers run once, not in each process."""
     async with running_parent(tmp_path, workers=3) as watched:
-        await watched.until(lambda: bool(watched.ready) and bool(watched.noted("duty")))
+        await watched.until(lambda: bool(watched.ready) and bool(watched.noted("run_workers")))
         assert watched.ready == ["http://127.0.0.1:8080"]
         assert len(watched.noted("here")) == 3
-        assert len(watched.noted("duty")) == 1
+        assert len(watched.noted("run_workers")) == 1
 
 
 async def test_the_workers_move_when_their_process_ends_and_another_is_started(tmp_path: Path) -> None:
     """Nothing waits for the ended process: a running one takes over, and a new one is started."""
     async with running_parent(tmp_path) as watched:
-        await watched.until(lambda: bool(watched.ready) and bool(watched.noted("duty")))
-        (on_duty,) = watched.noted("duty")
-        (other,) = watched.noted("here") - {on_duty}
-        _kill(watched.crew, on_duty)
-        await watched.until(lambda: other in watched.noted("duty"))
+        await watched.until(lambda: bool(watched.ready) and bool(watched.noted("run_workers")))
+        (first,) = watched.noted("run_workers")
+        (other,) = watched.noted("here") - {first}
+        _kill(watched.parent, first)
+        await watched.until(lambda: other in watched.noted("run_workers"))
         await watched.until(lambda: len(watched.noted("here")) == 3)
-        assert watched.noted("duty") == {on_duty, other}
+        assert watched.noted("run_workers") == {first, other}
         assert watched.ready == ["http://127.0.0.1:8080"]
 
 
@@ -100,7 +100,7 @@ async def test_metrics_of_running_processes_are_not_shown_of_ended_ones(tmp_path
         files = {pid: tmp_path / f"gauge_livesum_{pid}.db" for pid in (first, second)}
         for file in files.values():
             file.touch()
-        _kill(watched.crew, first)
+        _kill(watched.parent, first)
         await watched.until(lambda: not files[first].exists())
         assert files[second].exists()
 
@@ -109,7 +109,7 @@ async def test_processes_that_never_come_up_are_reported(tmp_path: Path) -> None
     """A process that cannot serve at all is not restarted for ever."""
     with pytest.raises(SetupError, match="before it could serve"):
         async with running_parent(tmp_path, name="broken") as watched:
-            await watched.until(watched.crew.stop.is_set)
+            await watched.until(watched.parent.stop.is_set)
     assert watched.ready == []
 
 
@@ -118,7 +118,7 @@ def test_a_process_that_keeps_ending_is_restarted_ever_more_slowly() -> None:
     pauses = [processes.pause_seconds(deaths) for deaths in range(1, 2000)]
     assert pauses[:4] == [0.05, 0.1, 0.2, 0.4]
     assert pauses == sorted(pauses)
-    assert pauses[-1] == processes.AGAIN_SECONDS_MAX
+    assert pauses[-1] == processes.RESTART_SECONDS_MAX
 
 
 @pytest.mark.parametrize("database, why", [("sqlite:///shop.sqlite3", "one writer"), ("memory:", "memory")])
@@ -138,5 +138,5 @@ def test_the_settings_of_a_process_are_those_of_its_parent() -> None:
 
 
 def _kill(running: processes.ServerProcesses, pid: int) -> None:
-    (hand,) = (one for one in running._hands.values() if one.process.pid == pid)
-    hand.process.kill()
+    (process,) = (one for one in running._processes.values() if one.process.pid == pid)
+    process.process.kill()

@@ -1,1 +1,1 @@
-"""The door: HTTP words in, one verb call, HTTP words out."""
+"""The HTTP API: decode a request, call one verb, encode the response."""

@@ -1,4 +1,4 @@
-"""The ASGI application: the table of calls as routes, the pages, health and metrics."""
+"""The ASGI application: the table of endpoints as routes, the pages, health and metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from earmark.sandbox.model import BankIntent
 
 ROOTS_MAX = 8
-"""Under so many paths of larger applications the description is kept in words."""
+"""The OpenAPI document is cached as JSON for so many mount prefixes."""
 PAGES = {"/": "index.html", "/docs": "docs.html", "/ops": "ops.html"}
 MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 SECURITY_HEADERS = {
@@ -49,12 +49,12 @@ SECURITY_HEADERS = {
 
 
 async def healthz(_: RequestContext) -> ApiResponse:
-    """The process is alive."""
+    """Answer 200 while the process runs; nothing else is checked."""
     return json_response(responses.HealthAnswer(status="ok", version=__version__))
 
 
 async def readyz(context: RequestContext) -> ApiResponse:
-    """The store answers and takes writes, its schema allows this server, and this server is not about to stop."""
+    """Answer 200 if the store accepts writes, its schema fits this server, and this server is not about to stop."""
     services = context.services
     services.in_flight.check_not_stopping()
     await services.readiness.check(lambda: services.deadline.within(services.engine.store.check_ready()))
@@ -63,7 +63,7 @@ async def readyz(context: RequestContext) -> ApiResponse:
 
 
 async def metrics(context: RequestContext) -> ApiResponse:
-    """For Prometheus."""
+    """The metrics in the Prometheus text format."""
     services = context.services
     return ApiResponse(
         body=await services.metrics.page(now=services.clock.now()),
@@ -76,7 +76,7 @@ HEALTH = (
         method="GET",
         path="/healthz",
         name="healthz",
-        summary="Say that the process is alive",
+        summary="Check that the process is alive",
         handler=healthz,
         answer=responses.HealthAnswer,
         scope=None,
@@ -86,7 +86,7 @@ HEALTH = (
         method="GET",
         path="/readyz",
         name="readyz",
-        summary="Say that bookings can be taken",
+        summary="Check that bookings can be taken",
         handler=readyz,
         answer=responses.HealthAnswer,
         refusals=("stopping",),
@@ -120,25 +120,25 @@ METRICS = Endpoint(
 
 
 def create_app(services: Services) -> ASGIApp:
-    """The whole service, in front of one engine."""
+    """The whole service over one engine: API, pages, OpenAPI document, health and metrics."""
     described = _described()
 
     @lru_cache(maxsize=ROOTS_MAX)
-    def worded(root: str) -> tuple[bytes, str]:
+    def encoded(root: str) -> tuple[bytes, str]:
         servers = {"servers": [{"url": root}]} if root else {}
         body = msgspec.json.encode(described | servers)
         return body, f'"{sha256(body).hexdigest()[:32]}"'
 
     async def describe(request: Request) -> Response:
-        body, tag = worded(request.scope.get("root_path", ""))
+        body, tag = encoded(request.scope.get("root_path", ""))
         headers = {"ETag": tag, "Cache-Control": "no-cache"}
         known = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}
         if known & {tag, "*"}:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
 
-    answers = [(call, EndpointApp(call, services)) for call in (*ENDPOINTS, METRICS)]
-    routes = [Route(call.path, answer, methods=[call.method]) for call, answer in answers]
+    answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in (*ENDPOINTS, METRICS)]
+    routes = [Route(endpoint.path, answer, methods=[endpoint.method]) for endpoint, answer in answers]
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
     routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
     routes += _sandbox_page(services)
@@ -148,10 +148,10 @@ def create_app(services: Services) -> ASGIApp:
     hub = services.hub
     if hub:
         services.metrics.watch_stream(lambda: hub.readers)
-    pages = Starlette(routes=routes, exception_handlers={HTTPException: _stray, EarmarkError: _refused})
-    # A redirect would name the scheme that this server sees, and behind a proxy its caller speaks another one.
+    pages = Starlette(routes=routes, exception_handlers={HTTPException: _no_route, EarmarkError: _refused})
+    # A redirect would contain the scheme that this server sees, and behind a proxy the client uses another one.
     pages.router.redirect_slashes = False
-    router = Router([(call.method, call.path, answer) for call, answer in answers], otherwise=pages)
+    router = Router([(endpoint.method, endpoint.path, answer) for endpoint, answer in answers], otherwise=pages)
     return RequestLog(router, metrics=services.metrics, tracing=services.tracing)
 
 
@@ -162,7 +162,7 @@ def _described() -> dict[str, Any]:
 
 
 def _sandbox_page(services: Services) -> list[Route]:
-    """Where the buyer of a test payment authenticates; the payment is looked at as soon as they have."""
+    """Where the buyer of a test payment authenticates; the payment is then driven at once."""
     gateway = services.payments.gateways.get(SANDBOX)
     if not isinstance(gateway, SandboxGateway):
         return []
@@ -172,7 +172,7 @@ def _sandbox_page(services: Services) -> list[Route]:
         if payment_id is not None:
             payment = await services.payments.driver.advance(payment_id, ask_gateway=True)
             if payment is not None and payment.state is PaymentState.REQUIRES_ACTION:
-                # A drive was under way that had looked before the buyer acted.
+                # A drive was under way that had read the payment before the buyer acted.
                 await services.payments.driver.advance(payment_id, ask_gateway=True)
 
     return three_d_secure_page.routes(gateway.sandbox, acted=acted, body_seconds_max=services.body_timeout.seconds)
@@ -200,20 +200,18 @@ def _file(name: str) -> Response:
 
 @cache
 def _files() -> dict[str, bytes]:
-    """The page's own files, by name: nothing else can be asked for."""
+    """The pages' own files, by name: no other file is served."""
     folder = resources.files("earmark") / "web"
     own = (file for file in folder.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES)
     return {file.name: file.read_bytes() for file in own}
 
 
-async def _stray(request: Request, exception: Exception) -> Response:
-    """A path or a method that nobody answers to."""
+async def _no_route(request: Request, exception: Exception) -> Response:
+    """404 for a path, or 405 for a method, that no endpoint has."""
     assert isinstance(exception, HTTPException)
     if exception.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-        allowed = sorted(
-            {method for call in (*ENDPOINTS, METRICS) if _fits(call.path, path) for method in (call.method,)}
-        )
+        allowed = sorted({endpoint.method for endpoint in (*ENDPOINTS, METRICS) if _fits(endpoint.path, path)})
         return problem_response.respond(problem_response.MethodNotAllowed(allowed=allowed or ["GET"]))
     return problem_response.respond(problem_response.NotFound())
 
@@ -221,7 +219,7 @@ async def _stray(request: Request, exception: Exception) -> Response:
 def _fits(template: str, path: str) -> bool:
     wanted, given = template.split("/"), path.split("/")
     return len(wanted) == len(given) and all(
-        part.startswith("{") or part == said for part, said in zip(wanted, given, strict=True)
+        part.startswith("{") or part == value for part, value in zip(wanted, given, strict=True)
     )
 
 

@@ -79,10 +79,10 @@ class RequestContext:
 
     def keyed_request(self, write: ResponseWriter) -> KeyedRequest | None:
         """The idempotency key, if the client sent one: in the caller's scope, for this method, path and body."""
-        shown = self.shown_key()
+        shown = self.key_and_hash()
         return None if shown is None else KeyedRequest(key=shown[0], request_hash=shown[1], write=write)
 
-    def shown_key(self) -> tuple[IdempotencyKey, bytes] | None:
+    def key_and_hash(self) -> tuple[IdempotencyKey, bytes] | None:
         """The idempotency key in the caller's scope, and the hash of the request. An invalid key is refused."""
         text = self.headers.get(_KEY_HEADER)
         if text is None:

@@ -1,7 +1,6 @@
-"""Pages by cursor: opaque to the caller, and right while rows change, for it names the last row shown.
+"""Pages by cursor: opaque to the caller, and correct while rows change, for it names the last row shown.
 
-A cursor belongs to the list and to the caller that it was given to. Anywhere else it would point to a place that means
-nothing there, so it is refused.
+A cursor is valid only for the list and the caller that it was given to; elsewhere it is refused.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _OWNER_BYTES = 6
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """How many, after which, of whose list."""
+    """How many rows, after which row, and the list and caller that the cursor belongs to."""
 
     limit: int
     after: str | None
     owner: bytes = b""
 
     def cursor(self, last: str) -> str:
-        """Where this page ends."""
+        """The cursor of the next page; `last` is the id of the last row shown."""
         return base64.urlsafe_b64encode(self.owner + last.encode()).rstrip(b"=").decode()
 
 
@@ -44,7 +43,7 @@ def read_page(query: Mapping[str, str], *, of: str, actor: Actor) -> Page:
 
 
 def read_limit(query: Mapping[str, str]) -> int:
-    """How many are asked for."""
+    """The `limit` of a query; raises `InvalidRequest` outside 1 to `LIMIT_MAX`."""
     limit = query.get("limit", str(LIMIT_DEFAULT))
     if (
         not limit.isascii()

@@ -30,7 +30,7 @@ RETRY_SECONDS = "1"
 
 @dataclass(kw_only=True, eq=False)
 class LockUnknown(Refusal):
-    """Nobody holds a lock of this name."""
+    """No lock of this name is held."""
 
     code = "lock_unknown"
     key: str
@@ -38,7 +38,7 @@ class LockUnknown(Refusal):
 
 @dataclass(kw_only=True, eq=False)
 class MethodNotAllowed(Refusal):
-    """This address does not answer to that method."""
+    """This path does not support that method."""
 
     code = "method_not_allowed"
     allowed: Sequence[str] = ()
@@ -46,14 +46,14 @@ class MethodNotAllowed(Refusal):
 
 @dataclass(kw_only=True, eq=False)
 class CallbackForged(Refusal):
-    """This callback is not from the gateway, or not about a payment as it is."""
+    """This callback is not from the gateway, or does not match its payment."""
 
     code = "callback_refused"
 
 
 @dataclass(kw_only=True, eq=False)
 class TooLarge(Refusal):
-    """The body is larger than this call accepts."""
+    """The body is larger than this endpoint accepts."""
 
     code = "body_too_large"
     bytes_max: int
@@ -141,8 +141,8 @@ HEADERS: dict[str, dict[str, str]] = {
     "too_many_requests": {"Retry-After": RETRY_SECONDS},
     "unauthorized": {"WWW-Authenticate": "Bearer"},
 }
-"""What a problem says beside its body, by code."""
-SAID_BACK = frozenset(
+"""Response headers of a problem, by code."""
+ECHOED_CODES = frozenset(
     {
         "event_unknown",
         "seat_unknown",
@@ -154,13 +154,13 @@ SAID_BACK = frozenset(
         "invalid_request",
     }
 )
-"""What these say is the caller's own words: a key that was pasted into the wrong place does not come back."""
-SAID_BACK_MAX = 500
-"""Of each of the caller's words, so many characters come back."""
+"""Problems that repeat text of the request: a key that was pasted into the wrong place is not sent back."""
+ECHOED_LENGTH_MAX = 500
+"""Of each text of the request, so many characters are sent back."""
 
 
 def respond(error: EarmarkError) -> Response:
-    """The problem, as an answer."""
+    """The problem as a Starlette response."""
     return Response(
         msgspec.json.encode(describe(error)),
         status_code=STATUS[error.code],
@@ -170,7 +170,7 @@ def respond(error: EarmarkError) -> Response:
 
 
 def headers(error: EarmarkError) -> dict[str, str]:
-    """What a client may act on without reading the problem."""
+    """The headers that a client can act on without parsing the body, such as `Retry-After`."""
     headers = {**HEADERS.get(error.code, {})}
     if isinstance(error, TooManyRequests):
         headers["Retry-After"] = str(math.ceil(error.retry_in))
@@ -184,8 +184,8 @@ def headers(error: EarmarkError) -> dict[str, str]:
 def describe(error: EarmarkError) -> dict[str, Any]:
     """The problem, as data: RFC 9457's members, ours, and the facts."""
     facts: dict[str, Any] = error.facts()
-    if error.code in SAID_BACK:
-        facts = {name: clean(value, most=SAID_BACK_MAX) for name, value in facts.items()}
+    if error.code in ECHOED_CODES:
+        facts = {name: clean(value, most=ECHOED_LENGTH_MAX) for name, value in facts.items()}
     return {
         "type": f"urn:earmark:problem:{error.code}",
         "title": (type(error).__doc__ or error.code).partition("\n")[0],
@@ -200,12 +200,12 @@ def describe(error: EarmarkError) -> dict[str, Any]:
 def _detail(error: EarmarkError, facts: Mapping[str, Any]) -> str:
     if isinstance(error, errors.SeatsTaken):
         return _seats_taken(error)
-    said = _DETAILS[error.code]
-    return said if isinstance(said, str) else said(facts)
+    detail = _DETAILS[error.code]
+    return detail if isinstance(detail, str) else detail(facts)
 
 
 def _seats_taken(taken: errors.SeatsTaken) -> str:
-    """Gone, or still in somebody's basket: the second may come back within minutes."""
+    """The sentence for seats that are sold or blocked, or held by another buyer and perhaps free again in minutes."""
     names = list(taken.seats)
     which, are = _seats(names), "is" if len(names) == 1 else "are"
     if taken.why == "blocked":
@@ -262,7 +262,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "event_unknown": "We could not find this event.",
     "pool_unknown": "This event does not sell that.",
     "booking_unknown": "We could not find this booking.",
-    "lock_unknown": "Nobody holds this.",
+    "lock_unknown": "This lock is not held.",
     "webhook_unknown": "We could not find this webhook.",
     "delivery_unknown": "We could not find this delivery.",
     "webhook_disabled": "This webhook is switched off. Please switch it on first.",
@@ -287,7 +287,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "unsupported_media_type": "We could not read this request.",
     "too_many_requests": "That was a little too fast. Please try again in a moment.",
     "overloaded": "We could not get to this in time, and nothing was booked. Please try again in a moment.",
-    "outcome_unknown": "We could not tell whether this went through. Ask again with the same key, and you will know.",
+    "outcome_unknown": "We do not know whether this went through. Send it again with the same key to find out.",
     "gateway_unavailable": "We cannot take payments at this moment, and you were not charged. Please try again soon.",
     "unavailable": "We cannot take bookings at this moment. Please try again soon.",
     "stopping": "This server is about to stop. Please try again in a moment.",

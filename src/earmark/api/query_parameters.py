@@ -1,6 +1,6 @@
-"""What may stand behind the question mark: what the call knows, once each, and nothing else.
+"""Checks query parameters: only those that the endpoint has, each at most once.
 
-A filter that is misspelt and passed over would answer with everything.
+If a misspelt filter were ignored, the response would contain everything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check(given: Iterable[tuple[str, str]], *, known: Collection[str]) -> None:
-    """Refuse a parameter that the call does not know, and one that is said twice."""
+    """Raise `InvalidRequest` for a parameter that the endpoint does not have, and for one that is given twice."""
     seen: set[str] = set()
     for name, _ in given:
         if name not in known:

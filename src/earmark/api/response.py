@@ -37,7 +37,7 @@ class ApiResponse(msgspec.Struct, kw_only=True):
     headers: dict[str, str] = {}
 
     async def send(self, send: Send) -> None:
-        """Write it to the client."""
+        """Send the response start and body over ASGI."""
         headers = [(b"content-type", _MEDIA_TYPES.get(self.media_type) or self.media_type.encode())]
         if self.status not in _WITHOUT_BODY:
             headers.append((b"content-length", b"%d" % len(self.body)))
@@ -59,7 +59,7 @@ class JsonWriter:
         self._status = int(status)
 
     def __call__(self, result: Any, now: datetime, /) -> tuple[int, bytes]:
-        """The status and the JSON."""
+        """The status and the JSON body of a result."""
         return self._status, _encode(self._to_value(result, now))
 
 
@@ -81,7 +81,7 @@ def verb_response(result: Result, write: ResponseWriter) -> ApiResponse:
 def json_response(
     value: object, *, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None
 ) -> ApiResponse:
-    """Plain data as JSON."""
+    """A response with plain data as JSON."""
     return ApiResponse(status=status, body=_encode(value), headers=headers or {})
 
 

@@ -1,8 +1,8 @@
-"""The short way to a call: a path is walked part by part, and whatever is not found goes the long way.
+"""A fast router for the API's endpoints: one dictionary lookup per part of the path; all other paths go to Starlette.
 
-Starlette looks through its routes with a regular expression each and wraps every request in layers that a call of the
-API needs nothing of. What is in the table is found in a handful of look-ups; pages, and paths that no call
-answers to, are Starlette's as before. No path redirects: with a slash at its end a path is another one, and not found.
+Starlette matches its routes by a regular expression each and wraps every request in layers that the API does not need.
+Pages and unknown paths are still Starlette's. No path redirects: a path with a slash at its end is another path, and
+not found.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 Node = dict[Any, Any]
-"""What may follow: a part of a path, `ANY` for one that is named, and `HERE` for what answers, by method."""
+"""Children by the next part of the path, `ANY` for a path parameter, and `HERE` for the endpoints, by method."""
 ANY, HERE = object(), object()
-"""Nothing that a path can say."""
+"""Keys that no part of a path is equal to."""
 
 
 class Router:
-    """An ASGI application in front of another."""
+    """An ASGI application that dispatches to endpoints, and passes other requests to `otherwise`."""
 
     def __init__(self, calls: Iterable[tuple[str, str, ASGIApp]], *, otherwise: ASGIApp) -> None:
         self._root: Node = {}
@@ -30,7 +30,7 @@ class Router:
             self._add(method, path, answer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or leave it to the other."""
+        """Call the endpoint of the path and method, or `otherwise`."""
         if scope["type"] == "http" and not scope.get("root_path"):
             node, names = self._root, []
             for part in scope["path"][1:].split("/"):

@@ -42,7 +42,7 @@ SECONDS_MAX = 15.0
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler can use."""
+    """The parts that handlers use: engine, payments, authentication, limits, metrics and the rest."""
 
     engine: Engine
     authenticator: Authenticator
@@ -52,7 +52,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     seat_map_cache: SeatMapCache
     payments: PaymentService
     locks: Locks | None = None
-    """Where a Redis is set up."""
+    """None where no Redis is set up."""
     limits: RateLimits = msgspec.field(default_factory=RateLimits)
     deadline: Deadline = msgspec.field(default_factory=lambda: Deadline(SECONDS_MAX))
     body_timeout: BodyTimeout = msgspec.field(default_factory=lambda: BodyTimeout(BODY_SECONDS_MAX))
@@ -65,7 +65,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: RequestsInFlight = msgspec.field(default_factory=RequestsInFlight)
     readiness: Readiness = msgspec.field(default_factory=Readiness)
     tracing: Tracing | None = None
-    """Where spans are wanted."""
+    """None where tracing is off."""
     targets: Targets = Targets()
     alive_seconds: float = ALIVE_SECONDS
     """How long a worker's heartbeat may be old before the worker counts as stopped."""
@@ -78,7 +78,7 @@ class Opened:
     services: Services
     runtime: Runtime
     workers: Sequence[Worker]
-    """Those that the settings embed in the server, and the lock monitor."""
+    """The embedded workers of the settings, and the lock monitor."""
 
 
 @asynccontextmanager

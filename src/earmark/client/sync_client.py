@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Unpack
     from uuid import UUID
 
-    from earmark.schemas.request_fields import HoldFields, NewTerms, Terms
+    from earmark.schemas.request_fields import EventTerms, EventTermsPatch, HoldFields
     from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Client:
         pools: Mapping[str, tuple[int, int]] | Sequence[NewPool] | None = None,
         layout: Layout | None = None,
         key: str | None = None,
-        **terms: Unpack[Terms],
+        **terms: Unpack[EventTerms],
     ) -> responses.Event:
         """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
         said = request_fields.create(
@@ -84,7 +84,7 @@ class Client:
         seats: Sequence[SeatChange] = (),
         pools: Sequence[PoolChange] = (),
         key: str | None = None,
-        **terms: Unpack[NewTerms],
+        **terms: Unpack[EventTermsPatch],
     ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
         said = request_fields.change(seats=seats, pools=pools, **terms)

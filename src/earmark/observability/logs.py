@@ -1,11 +1,11 @@
-"""Logs: one structured line for each thing that happened, without secrets, and silence unless somebody asked.
+"""Structured logging: one line per event, without secrets, and no output unless the program configured logging.
 
     log = logs.get()
     log.info("confirm", booking=booking_id, outcome="ok", took_ms=1.2)
 
 Lines go to the logger `earmark` of Python's `logging`. As a library Earmark adds no handler: a program that configures
 `logging` sees the lines, and one that does not sees none. The commands call `configure`, which writes to stderr: JSON,
-or on a terminal text for people. A value can never end its line: control characters are escaped.
+or readable text on a terminal. A value can never end its line: control characters are escaped.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from earmark.observability import redaction
 LEVELS = {"off": logging.CRITICAL + 1, "warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 OURS = "earmark"
 TRACE_MAX = 65_536
-"""So many characters of a traceback are written: the last frames of each error, and what it says."""
+"""So many characters of a traceback are written: the last frames of each error, and its message."""
 TRACE_FRAMES_MAX = 50
 _PLAIN = re.compile(r"[\w.:/@+\-\[\]]+", re.ASCII)
 
 request_id: ContextVar[str | None] = ContextVar("earmark_request_id", default=None)
-"""The id of the request that is being answered: it stands in each of its lines."""
+"""The id of the request that is being answered: it is in each of its log lines."""
 
 _ours = logging.getLogger(OURS)
 _ours.addHandler(logging.NullHandler())
@@ -43,13 +43,13 @@ _LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
 
 
 class Line(dict[str, Any]):
-    """What a line says, by name, cleaned of secrets. As text it is `event name=value name=value`."""
+    """The values of a log line, by name, without secrets. As text it is `event name=value name=value`."""
 
     def __str__(self) -> str:
-        said = (f"{name}={_shown(value)}" for name, value in self.items() if name not in {"event", "exception"})
-        text = " ".join((_escaped(str(self["event"])), *said))
+        values = (f"{name}={_shown(value)}" for name, value in self.items() if name not in {"event", "exception"})
+        text = " ".join((_escaped(str(self["event"])), *values))
         trace = self.get("exception")
-        # Indented and barred: nothing in a traceback can look like a line of its own.
+        # Indented with a bar: no text in a traceback can look like a log line.
         return f"{text}\n{_indented(trace)}" if trace else text
 
 
@@ -64,22 +64,22 @@ def get(name: str = OURS) -> Any:
 
 
 is_enabled = _ours.isEnabledFor
-"""Whether a line of this level goes anywhere."""
+"""Whether a line of this level would be written."""
 
 
-def tell(level: int, event: str, /, **said: object) -> None:
-    """One line, by the short way: the same as a logger's, for the one that each request has."""
+def write(level: int, event: str, /, **values: object) -> None:
+    """Write one line, the same as a logger would but faster: for the line that each request has."""
     if not is_enabled(level):
         return
     line = Line(event=event)
-    for name, value in said.items():
+    for name, value in values.items():
         if value is not None:
             line[name] = value if type(value) in _NUMBERS else redaction.clean_field(name, value)
     if (known := request_id.get()) is not None:
         line["request_id"] = known
     root = logging.getLogger().handlers
     if len(root) == 1 and isinstance(root[0], _Stderr):
-        # Nobody else listens: the record that `logging` makes for its handlers costs as much as all the rest.
+        # No other handler: the record that `logging` makes for handlers costs as much as all the rest.
         root[0].put(_LEVEL_NAMES[level], line)
     else:
         _ours.handle(logging.LogRecord(OURS, level, "", 0, line, None, None))
@@ -98,7 +98,7 @@ def configure(level: str, *, stream: TextIO | None = None) -> None:
 
 
 def crash(error: BaseException) -> None:
-    """A program's last words: the traceback, without secrets."""
+    """Write the traceback that ends a program, without secrets."""
     sys.stderr.write(_traceback(error))
 
 
@@ -116,17 +116,17 @@ class _Stderr(logging.StreamHandler[TextIO]):
         return self._given or sys.stderr
 
     def format(self, record: logging.LogRecord) -> str:
-        """Any record as one line of ours."""
+        """A record of any logger as one line in our format."""
         line = record.msg if isinstance(record.msg, Line) else _foreign(record)
-        return self._worded(record.levelname.lower(), line, at=record.created)
+        return self._formatted(record.levelname.lower(), line, at=record.created)
 
     def put(self, level: str, line: Line) -> None:
-        """A line without a record. What cannot be written is lost: no request fails for it."""
-        text = self._worded(level, line, at=time.time()) + "\n"
+        """Write a line without a record. A line that cannot be written is lost: no request fails for it."""
+        text = self._formatted(level, line, at=time.time()) + "\n"
         with contextlib.suppress(OSError, ValueError):
             self.stream.write(text)
 
-    def _worded(self, level: str, line: Line, *, at: float) -> str:
+    def _formatted(self, level: str, line: Line, *, at: float) -> str:
         second = int(at)
         if second != self._second:
             self._second, self._prefix = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
@@ -149,7 +149,7 @@ def _to_line(_: object, __: str, event: structlog.typing.EventDict) -> tuple[tup
 
 
 def _foreign(record: logging.LogRecord) -> Line:
-    """A line that a library wrote, or a part of ours that speaks in sentences."""
+    """The line of a record that was logged as plain text, by a library or by us."""
     line = Line(logger=record.name, event=redaction.redact(record.getMessage()))
     if (known := request_id.get()) is not None:
         line["request_id"] = known
@@ -169,9 +169,9 @@ def _as_json(said: dict[str, Any]) -> str:
     try:
         text = msgspec.json.encode(said).decode()
     except UnicodeEncodeError:
-        # Half a character, which no encoding has: only as an escape can it be written.
+        # A lone surrogate, which no encoding has: it can only be written as an escape.
         return json.dumps(said)
-    # JSON itself lets some line ends pass: those of Unicode.
+    # JSON does not escape the line separators of Unicode.
     return text if text.isprintable() else "".join(map(_escape_json, text))
 
 
@@ -191,7 +191,7 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """With every character that is no letter of a line written as its escape."""
+    """The text with each character that is not printable written as its escape."""
     return text if text.isprintable() else "".join(map(_escape, text))
 
 

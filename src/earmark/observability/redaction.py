@@ -1,9 +1,9 @@
-"""No secret leaves by the back door: what looks like one, or is known to be one, is struck out of a text.
+"""Removes secrets from texts that leave the process: text that looks like a secret, and known secrets.
 
-Two nets, one behind the other. *Shapes*: API keys, buyers' tokens, signing secrets, Stripe's keys, what stands behind
-`Authorization` or in a cookie, passwords in URLs, card numbers. *Known ones*: the values of this process's own secret
-settings, which may have no shape at all, and the passwords in its URLs. Text that only looks like a secret is struck
-out as well: a log that says too little can be helped, one that says too much cannot.
+Two passes. *Patterns*: API keys, buyers' tokens, signing secrets, Stripe's keys, the values of `Authorization` and
+cookies, passwords in URLs, card numbers. *Known secrets*: the values of this process's own secret settings, which may
+match no pattern, and the passwords in its URLs. Text that only looks like a secret is removed as well: a missing word
+in a log does less harm than a secret in it.
 
 Clients choose the text, so its cost is bounded twice: what is longer than `TEXT_MAX` is cut before it is searched, and
 each search takes time in proportion to what is left. A secret that the cut would part is dropped as a whole.
@@ -23,36 +23,36 @@ if TYPE_CHECKING:
 
 STRUCK = "[redacted]"
 CUT = "…"
-"""Stands where the rest of a text was left out."""
+"""Written in place of the rest of a text that was cut."""
 TEXT_MAX = 8_192
-"""So many characters of one text are searched and written; what stands behind them is left out."""
+"""So many characters of one text are searched and written; the rest is cut."""
 DEPTH_MAX = 6
 KNOWN_LENGTH_MIN = 4
-"""Shorter than this, a password is a syllable: striking it out everywhere would spoil every line."""
+"""A shorter password occurs inside ordinary words: removing it everywhere would make every line unreadable."""
 
 
-def _net(shape: str, *triggers: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
-    """A shape, and the small letters without which it cannot be there: to look for those costs next to nothing."""
+def _rule(shape: str, *triggers: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
+    """A pattern, and lower-case texts without which it cannot match: to search for those is cheap."""
     return triggers, re.compile(shape, re.IGNORECASE | re.ASCII)
 
 
 _URLS = (
-    # What is a URL but for its scheme. No part may be given back, for what follows it is none of its characters.
-    _net(r"""(?P<said>:)[^\s@/:'",]++(?=@[\w.\-]++[:/])""", "@"),
+    # A URL without its scheme. Possessive: each part ends where a character follows that it cannot contain.
+    _rule(r"""(?P<kept>:)[^\s@/:'",]++(?=@[\w.\-]++[:/])""", "@"),
 )
-_NETS = (
+_RULES = (
     *_URLS,
-    _net(r"(?P<said>\b(?:bearer|basic)[\s:]+)[\w.~+/=\-]+", "bearer", "basic"),
-    _net(
-        r"""(?P<said>(?:authorization|cookie|api-key|idempotency-key|-signature)['"]?\s*[:=,]\s*(?:b?['"])?)[^'"\r\n]+""",
+    _rule(r"(?P<kept>\b(?:bearer|basic)[\s:]+)[\w.~+/=\-]+", "bearer", "basic"),
+    _rule(
+        r"""(?P<kept>(?:authorization|cookie|api-key|idempotency-key|-signature)['"]?\s*[:=,]\s*(?:b?['"])?)[^'"\r\n]+""",
         "authorization",
         "cookie",
         "api-key",
         "idempotency-key",
         "-signature",
     ),
-    _net(
-        r"""(?P<said>(?:passw(?:or)?d|pwd|secret|token|key|earmark_guest|signature)['"]?\s*[:=]\s*(?:b?['"])?)"""
+    _rule(
+        r"""(?P<kept>(?:passw(?:or)?d|pwd|secret|token|key|earmark_guest|signature)['"]?\s*[:=]\s*(?:b?['"])?)"""
         r"""[^'"\s,;&#})\]]+""",
         "passw",
         "pwd",
@@ -62,21 +62,21 @@ _NETS = (
         "earmark_guest",
         "signature",
     ),
-    _net(r"(?<![a-z0-9])(?:ek|sk|rk)_[\w\-]{6,}", "ek_", "sk_", "rk_"),
-    _net(r"(?<![a-z0-9])et_[\w\-]{6,}(?:\.[\w\-]+)?", "et_"),
-    _net(r"whsec_[\w+/=\-]+", "whsec_"),
-    _net(r"(?<![a-z0-9])[a-z]+_[a-z0-9]+_secret_\w+", "_secret_"),
+    _rule(r"(?<![a-z0-9])(?:ek|sk|rk)_[\w\-]{6,}", "ek_", "sk_", "rk_"),
+    _rule(r"(?<![a-z0-9])et_[\w\-]{6,}(?:\.[\w\-]+)?", "et_"),
+    _rule(r"whsec_[\w+/=\-]+", "whsec_"),
+    _rule(r"(?<![a-z0-9])[a-z]+_[a-z0-9]+_secret_\w+", "_secret_"),
 )
 _ANY = re.compile(r"[_@:=,\s]")
-"""Each shape has one of these: a plain word, a number or an id is looked at once."""
+"""Each pattern contains one of these: a plain word, a number or an id needs one search only."""
 _NAMES = re.compile(r"passw|secret|token|authorization|cookie|api_?key|credential|signature|idempotency", re.IGNORECASE)
 
 _RUN = re.compile(r"""[^\s'"]++""", re.ASCII)
 _LOGIN = re.compile(r"""://[^\s:/@'"]*+:""", re.ASCII)
 _BREAKS = " \t\n\r\f\v'\""
-"""What ends a run: of the shapes, only those whose secret ends the text go on behind one of these."""
+"""Characters that end a run: only secrets that reach to the end of the text continue after one of these."""
 _MARK = re.compile(r"[_@:=,]")
-"""In a run, a secret stands behind one of these."""
+"""In a run, a secret follows one of these."""
 
 _OF_A_NUMBER = "0123456789 -"
 
@@ -85,23 +85,23 @@ _known: tuple[str, ...] = ()
 
 
 def know(secrets: Iterable[str | None]) -> None:
-    """These values are secrets of this process, whatever they look like: of a URL, only its password is."""
+    """Register secrets of this process, whatever they look like; of a URL, only its password."""
     global _known  # noqa: PLW0603 (one process has one set of secrets)
     found = {part for text in secrets if text for part in _parts(text) if len(part) >= KNOWN_LENGTH_MIN}
     _known = tuple(sorted({*_known, *found}, key=len, reverse=True))
 
 
 def redact(text: str, *, most: int = TEXT_MAX) -> str:
-    """The text without its secrets, and without what stands behind so many characters."""
-    return _strike_all(text, _NETS) if len(text) <= most else f"{_strike_all(_head(text, most), _NETS)}{CUT}"
+    """The text without its secrets, cut after `most` characters."""
+    return _strike_all(text, _RULES) if len(text) <= most else f"{_strike_all(_head(text, most), _RULES)}{CUT}"
 
 
 def redact_setup(text: str) -> str:
-    """What is wrong with the set-up, without its passwords. A new key that is offered is there to be read."""
+    """A text about the set-up without passwords; a new API key in it stays, for the operator is to read it."""
     return _strike_all(text, _URLS)
 
 
-def _strike_all(text: str, nets: Iterable[tuple[tuple[str, ...], re.Pattern[str]]]) -> str:
+def _strike_all(text: str, rules: Iterable[tuple[tuple[str, ...], re.Pattern[str]]]) -> str:
     text = _strike_known(text)
     text = _strike_spans(text, card_numbers.find(text))
     if _ANY.search(text) is None:
@@ -109,17 +109,17 @@ def _strike_all(text: str, nets: Iterable[tuple[tuple[str, ...], re.Pattern[str]
     small = text.lower()
     if "://" in small and "@" in small:
         text = _RUN.sub(_strike_login, text)
-    for triggers, shape in nets:
+    for triggers, shape in rules:
         if any(trigger in small for trigger in triggers):
             text = shape.sub(_strike, text)
     return text
 
 
 def _head(text: str, most: int) -> str:
-    """The beginning of a text, without any part of a secret that goes on behind it.
+    """The beginning of a text, without any part of a secret that continues after it.
 
-    A shape shows by what stands before its secret, so a beginning is struck out like the whole. Two are not: one that
-    shows by the `@` behind a password, and one that needs so many letters. Neither goes on behind a space.
+    A pattern matches by the text before its secret, so a part of one is removed like the whole. Two do not: one that
+    matches by the `@` after a password, and one that needs so many letters. Neither continues after a space.
     """
     end = most
     while (start := _parted(text, end)) is not None or (start := _number(text, end)) is not None:
@@ -130,7 +130,7 @@ def _head(text: str, most: int) -> str:
 
 
 def _parted(text: str, end: int) -> int | None:
-    """Where a known secret begins that a cut at this place would part."""
+    """Where a known secret begins that a cut at `end` would split."""
     for secret in _known:
         reach = len(secret) - 1
         if (at := text.find(secret, max(0, end - reach), end + reach)) >= 0:
@@ -139,18 +139,18 @@ def _parted(text: str, end: int) -> int | None:
 
 
 def _number(text: str, end: int) -> int | None:
-    """Where a number begins that may go on behind this place: a card number is known by its last digit."""
+    """Where a number begins that may continue after `end`: a card number is recognised by its last digit."""
     start = len(text[:end].rstrip(_OF_A_NUMBER))
     return start if start < end else None
 
 
 def _strike_known(text: str) -> str:
-    """Each is looked for in the text as it came: in one that others were struck out of, a part may be left."""
+    """Search each secret in the original text: if another was removed before, a part of one might be left."""
     return _strike_spans(text, sorted((at, at + len(secret)) for secret in _known for at in _places(secret, text)))
 
 
 def _strike_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """From the left; those that overlap are one."""
+    """Remove the spans, from the left; overlapping spans count as one."""
     parts, done = [], 0
     for start, end in spans:
         if start >= done:
@@ -167,18 +167,18 @@ def _places(secret: str, text: str) -> Iterator[int]:
 
 
 def _strike_login(run: re.Match[str]) -> str:
-    """A password in a URL, up to the last @: it may have one of its own.
+    """Remove the password of a URL, up to the last @: it may contain one itself.
 
-    One search from the front and one from the end: a pattern for both would look for the @ from each `://` again.
+    One search from the front and one from the end: a pattern for both would search for the @ from each `://` again.
     """
     text = run[0]
     last = text.rfind("@")
-    said = _LOGIN.search(text, 0, last - 1) if last > 0 else None
-    return f"{text[: said.end()]}{STRUCK}{text[last:]}" if said else text
+    kept = _LOGIN.search(text, 0, last - 1) if last > 0 else None
+    return f"{text[: kept.end()]}{STRUCK}{text[last:]}" if kept else text
 
 
 def clean(value: object, *, depth: int = DEPTH_MAX, most: int = TEXT_MAX) -> object:
-    """A value as it may be written down: text, numbers, and lists and mappings of these, without their secrets."""
+    """A value for a log or a response: text, numbers, and lists and mappings of these, without secrets."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
@@ -196,26 +196,26 @@ def clean(value: object, *, depth: int = DEPTH_MAX, most: int = TEXT_MAX) -> obj
 
 
 def clean_field(name: str, value: object, *, depth: int = DEPTH_MAX, most: int = TEXT_MAX) -> object:
-    """The same for a named value: under some names everything is a secret."""
+    """Like `clean`, for a named value: under some names every text is a secret."""
     if isinstance(value, str | bytes) and _NAMES.search(name):
         return STRUCK
     return clean(value, depth=depth, most=most)
 
 
 def _strike(found: re.Match[str]) -> str:
-    """What says that there was a secret stays, so that a reader knows what is missing."""
-    return f"{found['said']}{STRUCK}" if found.lastgroup else STRUCK
+    """Replace the secret and keep the text that announced it, so that a reader knows what is missing."""
+    return f"{found['kept']}{STRUCK}" if found.lastgroup else STRUCK
 
 
 def _parts(text: str) -> list[str]:
-    """A secret in all the forms it may be met in."""
+    """A secret in all forms in which it may appear."""
     _, is_url, rest = text.partition("://")
     if not is_url:
         return [text]
     found = []
-    # Several URLs may stand in one setting. Up to the last @: a password may have one of its own.
+    # One setting may contain several URLs. Up to the last @: a password may contain one itself.
     for login in (one.rpartition("@")[0] for one in re.split(r",(?=[a-z]+://)", rest)):
         password = login.rpartition("://")[2].partition(":")[2]
-        # Unescaped, these end a URL's part: what a parser then complains of is a piece of the password.
+        # Unescaped, these end a part of the URL: a parser's error then contains a piece of the password.
         found += [password, unquote(password), *re.split(r"[/?#@:]", password)]
     return found

@@ -1,4 +1,4 @@
-"""Spans, when they are asked for: a request, the batch that carried it, the transaction, and each call to a gateway.
+"""OpenTelemetry spans, where tracing is on: each request, its batch, the transaction, and each call to a gateway.
 
     POST /v1/bookings          a span per request, under the caller's `traceparent`
         ⋮ linked
@@ -31,7 +31,7 @@ SERVER_ERROR = 500
 
 
 def open_tracing(provider: TracerProvider | None = None) -> Tracing:
-    """Spans for the provider that the program set up, which `opentelemetry-instrument` does too."""
+    """Tracing for the provider that the program, or `opentelemetry-instrument`, set up."""
     try:
         from opentelemetry import trace
     except ImportError as missing:
@@ -40,7 +40,7 @@ def open_tracing(provider: TracerProvider | None = None) -> Tracing:
 
 
 class Tracing:
-    """Makes the spans."""
+    """Opens the spans of one server."""
 
     def __init__(self, tracer: Tracer) -> None:
         from opentelemetry import context, trace
@@ -55,7 +55,7 @@ class Tracing:
     def request(self, method: str, headers: Mapping[bytes, bytes]) -> Iterator[RequestSpan]:
         """Around one request, under the caller's span if there is one."""
         names = ("traceparent", "tracestate")
-        carrier = {name: said.decode("latin-1") for name in names if (said := headers.get(name.encode()))}
+        carrier = {name: value.decode("latin-1") for name in names if (value := headers.get(name.encode()))}
         with self._tracer.start_as_current_span(
             method,
             context=self._caller.extract(carrier, context=self._context.Context()),
@@ -71,13 +71,13 @@ class Tracing:
         return _Traced(observer, self)
 
     def here(self) -> Any:
-        """The span that is under way, to be linked to; None where there is none."""
+        """The current span, to be linked to; None where there is none."""
         found = self._trace.get_current_span().get_span_context()
         return found if found.is_valid else None
 
     @contextmanager
     def span(self, name: str, attributes: Mapping[str, Any], *, links: Sequence[Any] | None = None) -> Iterator[None]:
-        """A step. With `links` it begins a trace of its own. Of what it raises, only the kind is told."""
+        """A span around a step. With `links` it begins its own trace. Only the type of an exception is recorded."""
         kinds = self._trace.SpanKind
         with self._tracer.start_as_current_span(
             name,
@@ -99,7 +99,7 @@ class Tracing:
 
 
 class RequestSpan:
-    """The span of a request, which learns what it was about on the way."""
+    """The span of a request; its name and attributes are set when the response begins."""
 
     def __init__(self, span: Span, *, method: str, failed: Any) -> None:
         self._span = span
@@ -107,12 +107,12 @@ class RequestSpan:
         self._failed = failed
 
     def answered(self, *, status: int, route: str | None, verb: str | None, outcome: str | None) -> None:
-        """What went back."""
-        said = {"http.route": route, "earmark.verb": verb, "earmark.outcome": outcome}
+        """Set the span's route, verb, outcome and status."""
+        known = {"http.route": route, "earmark.verb": verb, "earmark.outcome": outcome}
         if route is not None:
             self._span.update_name(f"{self._method} {route}")
         self._span.set_attributes(
-            {"http.response.status_code": status} | {name: value for name, value in said.items() if value is not None}
+            {"http.response.status_code": status} | {name: value for name, value in known.items() if value is not None}
         )
         if status >= SERVER_ERROR:
             self._span.set_attribute("error.type", outcome or str(status))

@@ -1,1 +1,1 @@
-"""The words that the library, the client and the API share: what may be asked, what comes back, what is refused."""
+"""Request, response and error schemas that the library, the client and the API share."""

@@ -1,7 +1,7 @@
-"""The words of the console: how the service fares, as one value whose lists are all bounded.
+"""The response of `GET /v1/ops`, which the console shows: one value whose lists are all bounded.
 
-They name payments and bookings by their ids and no buyer; of a webhook's address they tell the host alone, for the rest
-of it may be a secret.
+It contains ids of payments and bookings and no buyer; of a webhook's URL only the host, for the rest of it may be a
+secret.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Area = Literal["payments", "workers", "holds", "relay", "webhooks", "server", "l
 
 
 class OpsNeed(Struct, kw_only=True):
-    """Something that does not get well by itself, and what a person can do about it."""
+    """A problem that does not resolve by itself, and what an operator can do about it."""
 
     area: Area
     count: int
@@ -29,7 +29,7 @@ class OpsNeed(Struct, kw_only=True):
 
 
 class OpsPart(Struct, kw_only=True):
-    """A part that the server that answers depends on."""
+    """The server itself, or a part that it depends on, and whether it answers."""
 
     name: Literal["server", "database", "locks", "admission"]
     up: bool
@@ -37,7 +37,7 @@ class OpsPart(Struct, kw_only=True):
 
 
 class OpsWorker(Struct, kw_only=True):
-    """One role of one process, as it was last heard of."""
+    """One role of one process, as its last heartbeat reported it."""
 
     role: str
     host: str
@@ -55,7 +55,7 @@ class OpsWorker(Struct, kw_only=True):
 
 
 class OpsRefusedRefund(Struct, kw_only=True):
-    """A refund that the gateway would not make."""
+    """A refund that the gateway refused."""
 
     id: str
     amount: int
@@ -63,7 +63,7 @@ class OpsRefusedRefund(Struct, kw_only=True):
 
 
 class OpsCase(Struct, kw_only=True):
-    """A payment that needs somebody: why, since when, and the commands that help."""
+    """A payment that needs review: why, since when, and the commands to resolve it."""
 
     payment_id: str
     booking_id: str
@@ -83,7 +83,7 @@ class OpsCase(Struct, kw_only=True):
 
 
 class OpsPayments(Struct, kw_only=True):
-    """The money of the key's kind: what needs somebody, and what goes on by itself."""
+    """The payments of the key's mode: those that need review, and those that are open."""
 
     attention: int
     open: int
@@ -92,7 +92,7 @@ class OpsPayments(Struct, kw_only=True):
 
 
 class OpsExpired(Struct, kw_only=True):
-    """Due holds that this host's servers have ended since they started, by how they came to it."""
+    """Due holds that this host's servers have ended since they started, by what ended them."""
 
     swept: int
     met: int
@@ -100,7 +100,7 @@ class OpsExpired(Struct, kw_only=True):
 
 
 class OpsHolds(Struct, kw_only=True):
-    """The holds of the key's kind, and how many have run out."""
+    """The holds of the key's mode, and how many are due and not ended yet."""
 
     held: int
     next_in_seconds: float | None
@@ -110,14 +110,14 @@ class OpsHolds(Struct, kw_only=True):
 
 
 class OpsRelay(Struct, kw_only=True):
-    """Journal entries that nobody has numbered yet, of both kinds."""
+    """Journal entries that no relay has numbered yet, of both modes."""
 
     unsent: int
     oldest_seconds: float
 
 
 class OpsWebhook(Struct, kw_only=True):
-    """A webhook for which something waits, or that nobody calls any more."""
+    """A webhook with pending deliveries, or one that fails or is switched off."""
 
     id: str
     host: str
@@ -129,7 +129,7 @@ class OpsWebhook(Struct, kw_only=True):
 
 
 class OpsWebhooks(Struct, kw_only=True):
-    """The webhooks of the key's kind."""
+    """The webhooks of the key's mode."""
 
     known: int
     pending: int
@@ -138,7 +138,7 @@ class OpsWebhooks(Struct, kw_only=True):
 
 
 class OpsLine(Struct, kw_only=True):
-    """One verb's line on this host: who waits now, and all that has travelled since the servers started."""
+    """One verb's queue on this host: requests that wait now, and totals since the servers started."""
 
     verb: str
     waiting: int
@@ -148,7 +148,7 @@ class OpsLine(Struct, kw_only=True):
 
 
 class OpsLock(Struct, kw_only=True):
-    """A lock that is held, and the first of those who wait for it."""
+    """A lock that is held, and the first of its waiters."""
 
     key: str
     holder: str
@@ -169,7 +169,7 @@ class OpsLocks(Struct, kw_only=True):
 
 
 class OpsAnswer(Struct, kw_only=True):
-    """How the service fares, what needs a person first."""
+    """The state of the service, what needs an operator first."""
 
     now: Moment
     version: str

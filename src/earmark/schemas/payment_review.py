@@ -1,4 +1,4 @@
-"""Payments that need somebody, in words: why, since when, and which command helps, for all who run it."""
+"""Payments that need review by an operator: why, since when, and which command resolves them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A payment that needs somebody, with all that a person has to know."""
+    """A payment that needs review, with all that an operator has to know."""
 
     payment_id: str
     booking_id: str
@@ -31,19 +31,19 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
     message: str | None
     refused: list[Refund]
-    """The refunds that the gateway would not make."""
+    """The refunds that the gateway refused."""
     what_to_do: str
     command: str
-    """The last part of that, to be copied."""
+    """The command at the end of `what_to_do`, to be copied."""
 
     @property
     def advice(self) -> str:
-        """What to do before the command."""
+        """`what_to_do` without the command."""
         return self.what_to_do.removesuffix(f"; then {self.command}")
 
 
 async def cases(store: Store, *, limit: int, mode: Mode | None = None) -> list[Case]:
-    """The oldest first; of one kind, if that is said."""
+    """The payments that need review, oldest first; of one mode if `live` is given."""
     return [await _case(store, payment) for payment in await store.list_attention(limit=limit, mode=mode)]
 
 
@@ -73,20 +73,20 @@ async def _case(store: Store, payment: Payment) -> Case:
 
 
 async def _since(store: Store, payment: Payment) -> datetime:
-    """When somebody was last called, as the booking's journal tells it."""
-    called = [
+    """When the payment was last flagged for review, according to the booking's journal."""
+    flagged = [
         entry.at
         for entry in await store.read_history(payment.booking_id)
-        if (told := entry.facts.get("payment"))
-        and told.get("id") == str(payment.id)
-        and told.get("to") == PaymentState.NEEDS_ATTENTION
-        and told.get("from") != PaymentState.NEEDS_ATTENTION
+        if (move := entry.facts.get("payment"))
+        and move.get("id") == str(payment.id)
+        and move.get("to") == PaymentState.NEEDS_ATTENTION
+        and move.get("from") != PaymentState.NEEDS_ATTENTION
     ]
-    return called[-1] if called else payment.created_at
+    return flagged[-1] if flagged else payment.created_at
 
 
 def _help(payment: Payment, *, refused: list[Refund]) -> tuple[str, str]:
-    """What a person does, and the command that says so afterwards."""
+    """What the operator does, and the command that records it afterwards."""
     settle = f"earmark payments settle {payment.id} --as refunded|kept --note …"
     if not payment.captured:
         look = f"earmark payments look {payment.id}"

@@ -1,4 +1,4 @@
-"""Errors as they travel: a problem's code and facts become the same error again on the other side."""
+"""Errors to JSON and back: from a problem's code and facts the client raises the same error as the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MEMBERS = frozenset({"type", "title", "status", "detail", "code", "transient", "instance"})
-"""What RFC 9457 and we say of every problem; all else is facts."""
+"""The members that every problem has; all others are facts."""
 
 
 class OtherRefusal(Refusal):
@@ -24,7 +24,7 @@ class OtherRefusal(Refusal):
         self.code, self.transient, self._facts = code, transient, dict(facts)
 
     def facts(self) -> dict[str, Any]:
-        """What the service said of it, as it said it."""
+        """The facts as the service sent them, and the code."""
         return {"code": self.code, **self._facts}
 
 
@@ -35,17 +35,17 @@ class OtherOutage(Outage):
         self.code, self.transient, self._facts = code, transient, dict(facts)
 
     def facts(self) -> dict[str, Any]:
-        """What the service said of it, as it said it."""
+        """The facts as the service sent them, and the code."""
         return {"code": self.code, **self._facts}
 
 
 def tell(error: EarmarkError) -> dict[str, Any]:
-    """The least that an error can be made from again."""
+    """The code and facts from which `retell` rebuilds the error."""
     return {"code": error.code, "transient": error.transient, **error.facts()}
 
 
 def retell(problem: Mapping[str, Any], *, status: int) -> EarmarkError:
-    """The error that a problem tells of; one that is not known is a refusal or an outage by its status."""
+    """The error of a problem; an unknown code is a refusal or an outage by its status."""
     code, transient = str(problem.get("code", "error")), problem.get("transient") is True
     facts = {name: value for name, value in problem.items() if name not in MEMBERS}
     kind = _KINDS.get(code)
@@ -56,12 +56,12 @@ def retell(problem: Mapping[str, Any], *, status: int) -> EarmarkError:
 
 
 def _rebuild(kind: type[EarmarkError], facts: Mapping[str, Any], problem: Mapping[str, Any]) -> EarmarkError | None:
-    """With the facts that it names; None where one is missing, as it may be between two versions."""
-    # What went wrong inside is for the log of whoever it happened to, so the reason is the sentence that was said.
-    said = {"because": problem.get("detail", "no reason was given"), "transient": problem.get("transient"), **facts}
+    """The error with its facts; None where a required one is missing, as it may be between two versions."""
+    # The server logs the cause and does not send it, so `because` is the problem's `detail`.
+    values = {"because": problem.get("detail", "no reason was given"), "transient": problem.get("transient"), **facts}
     given = {}
     for field in fields(kind):  # type: ignore[arg-type]
-        value = said.get(field.name)
+        value = values.get(field.name)
         if value is None and field.default is MISSING:
             return None
         if value is not None:

@@ -1,6 +1,6 @@
-"""From the arguments of a verb to the fields of its request: the same for the library and for the client.
+"""Builds the fields of a request from the arguments of a verb, for the library and for the client.
 
-What is not said is not sent, so that the other side's defaults hold.
+An argument that is not given is not sent, so that the server's defaults apply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Fields = dict[str, Any]
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Terms(TypedDict, total=False):
+class EventTerms(TypedDict, total=False):
     """The rules that a new event is sold by."""
 
     starts_at: datetime
@@ -39,7 +39,7 @@ class Terms(TypedDict, total=False):
     refund_fee_fixed: int
 
 
-class NewTerms(TypedDict, total=False):
+class EventTermsPatch(TypedDict, total=False):
     """What to change about an event. None clears an optional field; one that is not named stays."""
 
     name: str
@@ -77,14 +77,14 @@ def create(
     seats: Mapping[str, int] | Sequence[NewSeat] | None,
     pools: Mapping[str, tuple[int, int]] | Sequence[NewPool] | None,
     layout: Layout | None,
-    **terms: Unpack[Terms],
+    **terms: Unpack[EventTerms],
 ) -> Fields:
-    """A new event."""
+    """The fields of a new event."""
     own = {"id": event_id, "name": name, "currency": currency, **terms}
     return own | said(seats=_new_seats(seats), pools=_new_pools(pools), layout=layout)
 
 
-def change(*, seats: Sequence[SeatChange], pools: Sequence[PoolChange], **terms: Unpack[NewTerms]) -> Fields:
+def change(*, seats: Sequence[SeatChange], pools: Sequence[PoolChange], **terms: Unpack[EventTermsPatch]) -> Fields:
     """A change of an event, in which None has a meaning of its own."""
     return {**terms, **said(seats=[_told(seat) for seat in seats], pools=[_told(pool) for pool in pools])}
 
@@ -95,7 +95,7 @@ def hold(event_id: str, fields: HoldFields) -> Fields:
 
 
 def pay(*, method: str | None, gateway: str | None, capture: str | None, return_url: str | None) -> Fields:
-    """How to pay. A card number is not sent to a gateway for cards; where none is named, the other side knows which."""
+    """How to pay. A card number is not sent to a gateway for cards; without `gateway` the server checks that."""
     if gateway is not None:
         check_method(method, gateway=gateway)
     return said(method=method, gateway=gateway, capture=capture, return_url=return_url)
@@ -114,7 +114,7 @@ def cancel(
     pools: Mapping[str, int] | None,
     reason: str | None,
 ) -> Fields:
-    """What to undo."""
+    """Which lines to undo (all without any), and what becomes of the money."""
     return said(refund=refund, seats=seats, pools=pools, reason=reason)
 
 

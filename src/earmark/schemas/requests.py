@@ -1,4 +1,4 @@
-"""What may be asked, as types that check it. The API's request schemas are these, and the library checks by them too.
+"""Request bodies as types that validate them, for the API and for the library.
 
 Unknown fields are refused. Ids take letters, digits and a little punctuation: no control characters, and none of the
 braces by which key-value stores group their keys.
@@ -36,7 +36,7 @@ Id = Annotated[str, Meta(pattern=_ID, min_length=1, max_length=64, description="
 EventIdText = Annotated[str, Meta(pattern=r"^\w[\w.:-]*$(?!\n)", min_length=1, max_length=64)]
 Name = Annotated[str, Meta(pattern=_TEXT, min_length=1, max_length=200)]
 Who = Annotated[str, Meta(pattern=_WHO, min_length=1, max_length=128, description="the buyer, as the shop knows them")]
-Label = Annotated[str, Meta(pattern=_TEXT, min_length=1, max_length=64, description="as people call it")]
+Label = Annotated[str, Meta(pattern=_TEXT, min_length=1, max_length=64, description="a name to display")]
 Reference = Annotated[str, Meta(pattern=_WHO, min_length=1, max_length=255)]
 Price = Annotated[int, Meta(ge=0, le=AMOUNT_MAX, description="minor units of the event's currency")]
 Ttl = Annotated[int, Meta(ge=TTL_SECONDS_MIN, le=TTL_SECONDS_MAX)]
@@ -66,7 +66,7 @@ class NewSeat(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Layout(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A plain house: rows A, B, C… of seats 1, 2, 3…, all at one price."""
+    """A plain seating plan: rows A, B, C… of seats 1, 2, 3…, all at one price."""
 
     rows: Annotated[int, Meta(ge=1, le=702)]
     seats_per_row: Annotated[int, Meta(ge=1, le=1_000)]
@@ -156,7 +156,7 @@ class HoldBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ExtendBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much longer."""
+    """How many seconds longer to hold."""
 
     seconds: Annotated[int, Meta(ge=1, le=TTL_SECONDS_MAX)]
 
@@ -169,7 +169,7 @@ class ConfirmBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class ReleaseBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Nothing to say."""
+    """An empty object: a release has no fields."""
 
 
 class CancelBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -203,7 +203,7 @@ class RefundBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def read(kind: type[T], fields: dict[str, Any]) -> T:
-    """The fields as a request of this kind, or the refusal that says where they are wrong."""
+    """The fields as a request of this type. Raises `InvalidRequest` with the path of the field that is wrong."""
     try:
         return msgspec.convert(msgspec.to_builtins(fields, builtin_types=(datetime,)), kind)
     except msgspec.ValidationError as wrong:
@@ -215,7 +215,7 @@ _FIELD = re.compile(r"Object (?:(?P<missing>missing required)|contains unknown) 
 
 
 def place(text: str) -> tuple[str, str]:
-    """Where and what, from msgspec's one sentence."""
+    """The path and the message in a validation error of msgspec."""
     found = _AT.match(text)
     assert found is not None
     path = (found["path"] or "").removeprefix("$").removeprefix(".")

@@ -1,4 +1,4 @@
-"""What comes back: plain frozen values, the same from the library, from the client and as JSON over HTTP.
+"""Response bodies: plain frozen values, the same from the library, from the client and as JSON over HTTP.
 
 Times are aware and in UTC, money is in minor units of its currency, ids are text.
 """
@@ -23,7 +23,7 @@ Moment = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zo
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """An event."""
+    """An event and its sale rules."""
 
     id: str
     name: str
@@ -65,7 +65,7 @@ class PoolLine(Struct, frozen=True, kw_only=True):
 
 
 class Booking(Struct, frozen=True, kw_only=True):
-    """A booking, as it stood at the moment of the answer."""
+    """A booking, as it was at the moment of the response."""
 
     id: str
     event_id: str
@@ -85,7 +85,7 @@ class Booking(Struct, frozen=True, kw_only=True):
 
 
 class Payment(Struct, frozen=True, kw_only=True):
-    """A payment, as it stood at the moment of the answer."""
+    """A payment, as it was at the moment of the response."""
 
     id: str
     booking_id: str
@@ -101,9 +101,9 @@ class Payment(Struct, frozen=True, kw_only=True):
     action: dict[str, str] | None
     created_at: Moment
     refunded_elsewhere: int = 0
-    """What went back at the gateway's own page, without Earmark."""
+    """What was refunded at the gateway's own page, without Earmark."""
     gateway_id: str | None = None
-    """What the gateway calls it, once that has answered."""
+    """The gateway's id of the payment, once it has answered."""
     processed_at: Moment | None = None
     """When the gateway's last decision was recorded; null while it has not decided."""
 
@@ -240,7 +240,7 @@ class Delta(Struct, frozen=True, kw_only=True):
 
 
 class Recalled(Struct, frozen=True, kw_only=True):
-    """What became of the request with an idempotency key; `status` and `answer` are what it was told, if it is done."""
+    """The result of the request with an idempotency key; `status` and `answer` are its response, if it is done."""
 
     key: str
     state: Literal["done", "in_progress", "unknown"]
@@ -250,7 +250,7 @@ class Recalled(Struct, frozen=True, kw_only=True):
 
 
 class Token(Struct, frozen=True, kw_only=True):
-    """What lets one buyer speak for themselves, for a while."""
+    """A token that authenticates one buyer, for a limited time."""
 
     token: str
     buyer: str

@@ -1,4 +1,4 @@
-"""The map in the API's words: worded once for everybody, whole or in parts, and finished for each buyer."""
+"""The seat map as JSON: rendered once for all buyers, whole or in parts; then each buyer's own seats are marked."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SeatMapRenderer:
-    """How the map is worded. It has no state."""
+    """Renders the map as JSON. It has no state."""
 
     def part(self, on_map: SeatOnMap, *, now: datetime) -> SeatPart:
-        """A seat as it is for a shop, and whose it is."""
+        """A seat as a shop sees it, and the buyer that holds or owns it."""
         seat = to_response.seat_value(on_map, now=now, buyer=None)
         body = _encode(seat)
         assert body.endswith(_NOT_MINE)
         return SeatPart(body, on_map.owner_buyer if seat.state in OWNED else None)
 
     def pool(self, pool: Pool) -> bytes:
-        """A pool, which is the same for everybody."""
+        """A pool, which is the same for all buyers."""
         return _encode(to_response.pool_value(pool))
 
     def paint(self, event: Event, parts: Sequence[SeatPart], pools: Sequence[bytes]) -> RenderedMap:
-        """As it is for a shop; whose the seats are is only marked, and `tell` says it."""
+        """The map as a shop sees it, with the positions in it that `tell` changes for each buyer."""
         own: dict[Buyer, list[int]] = {}
         place = len(_SEATS)
         for part in parts:
@@ -57,26 +57,26 @@ class SeatMapRenderer:
         return RenderedMap(version=digest.hexdigest()[:16], body=body, own=own)
 
     def tell(self, picture: RenderedMap, buyer: Buyer | None, *, whole: bool) -> bytes:
-        """For one buyer, or for a shop; a whole map has its version in front."""
+        """The map as one buyer, or a shop, sees it; a whole map begins with its version."""
         own = picture.own.get(buyer, ()) if buyer else ()
         front = b'{"version":"%b",' % version(picture, own).encode() if whole else b"{"
         return finish(picture.body, front=front, own=own)
 
 
 def render_map(event: Event, seen: SeatMap) -> RenderedMap:
-    """The whole map in the API's words, as a shop sees it."""
+    """The whole map, as a shop sees it."""
     renderer = SeatMapRenderer()
     parts = [renderer.part(on_map, now=seen.now) for on_map in seen.seats]
     return renderer.paint(event, parts, [renderer.pool(pool) for pool in seen.pools])
 
 
 def version(picture: RenderedMap, own: Sequence[int]) -> str:
-    """Of the map, as it is for who owns these."""
+    """The version of the map for the buyer that owns the seats at these positions."""
     return picture.version + (f"-{zlib.crc32(repr(own).encode()):08x}" if own else "")
 
 
 def finish(body: bytes, *, front: bytes, own: Sequence[int]) -> bytes:
-    """The body with something in front, and the buyer's own seats marked as theirs."""
+    """The body with `front` before it, and `mine` set to true at the positions of the buyer's own seats."""
     whole, at = memoryview(body), 0
     pieces: list[bytes | memoryview] = [front]
     for place in own:

@@ -1,4 +1,4 @@
-"""From a request to what a verb is asked: the checks that no single field can make, and the ids of what may be made."""
+"""Converts requests to the engine's commands: makes the checks that span several fields, and the new ids."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 class Common(TypedDict):
-    """What all asks have in common."""
+    """The fields that all commands have."""
 
     actor: Actor
     entry_id: EntryId
@@ -80,7 +80,7 @@ def hold(body: requests.HoldBody, *, buyer: Buyer, booking_id: BookingId, **comm
 
 
 def wish(body: requests.BestBody) -> Wish:
-    """What the best available seats are wanted for."""
+    """How many seats, and of what kind, as the engine's value."""
     return Wish(**msgspec.structs.asdict(body))
 
 
@@ -99,7 +99,7 @@ def cancel(body: requests.CancelBody, *, booking_id: BookingId, **common: Unpack
 
 
 def confirm(body: requests.ConfirmBody, *, booking_id: BookingId, **common: Unpack[Common]) -> Confirm:
-    """The shop's words for money that it took elsewhere; a card number is none of them."""
+    """A sale whose money the shop took elsewhere; a card number as payment method is refused."""
     check_payment_method(body.payment_method)
     return Confirm(**common, booking_id=booking_id, payment_id=body.payment_id, payment_method=body.payment_method)
 
@@ -112,7 +112,7 @@ def pay(
     address: str | None = None,
     **common: Unpack[Common],
 ) -> Pay:
-    """A payment whose id follows from its key and its booking: the key it therefore must have."""
+    """A payment; its id is derived from its idempotency key and its booking, so the key is required."""
     idempotency = common["idempotency"]
     assert idempotency is not None, "a payment has a key"
     return Pay(
@@ -127,14 +127,14 @@ def pay(
 
 
 def refund(body: requests.RefundBody, *, booking_id: BookingId, ids: Ids, **common: Unpack[Common]) -> RefundPayment:
-    """Money back."""
+    """A refund with a new id."""
     return RefundPayment(
         **common, booking_id=booking_id, refund_id=ids.refund_id(), amount=body.amount, reason=body.reason
     )
 
 
 def create(body: requests.EventBody, *, now: datetime, ids: Ids, **common: Unpack[Common]) -> CreateEvent:
-    """An event, and everything it sells."""
+    """An event with all seats and pools that it sells."""
     if not is_currency(body.currency):
         raise InvalidRequest.at("currency", "is not an ISO 4217 currency")
     event_id = EventId(body.id or f"evt_{ids.booking_id().hex}")
@@ -163,7 +163,7 @@ def create(body: requests.EventBody, *, now: datetime, ids: Ids, **common: Unpac
 
 
 def change(body: requests.EventPatchBody, *, event_id: EventId, **common: Unpack[Common]) -> ChangeEvent:
-    """An operator's change: only what is named."""
+    """A change of an event: only the named fields."""
     _refuse_doubles("seats", [seat.id for seat in body.seats])
     _refuse_doubles("pools", [pool.id for pool in body.pools])
     named = msgspec.structs.asdict(body)
@@ -178,7 +178,7 @@ def change(body: requests.EventPatchBody, *, event_id: EventId, **common: Unpack
 
 
 def check_key(text: str) -> str:
-    """An idempotency key that every store and every header can carry."""
+    """Raise `InvalidRequest` for an idempotency key that a header or a store cannot hold."""
     if not _KEY.fullmatch(text):
         raise InvalidRequest.at("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
     return text
@@ -200,17 +200,17 @@ def booking_id_of(text: str) -> BookingId:
         raise BookingUnknown(booking_id=text[:ID_SHOWN_MAX]) from None
 
 
-def _refund(said: str | int | None) -> int | Full | None:
-    """How much goes back of money that was taken here; what was taken elsewhere goes back elsewhere."""
-    if said is None:
+def _refund(wanted: str | int | None) -> int | Full | None:
+    """How much to refund of money that Earmark took; None for the event's rules."""
+    if wanted is None:
         return None
-    if said == "full":
+    if wanted == "full":
         return Full.FULL
-    if said == "none":
+    if wanted == "none":
         return 0
-    if isinstance(said, str) or not 0 <= said <= AMOUNT_MAX:
+    if isinstance(wanted, str) or not 0 <= wanted <= AMOUNT_MAX:
         raise InvalidRequest.at("refund", "must be full, none, or an amount in minor units")
-    return said
+    return wanted
 
 
 def _utc(path: str, value: Any) -> Any:

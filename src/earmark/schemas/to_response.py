@@ -1,4 +1,4 @@
-"""From what the engine knows to the values that callers get."""
+"""Converts the engine's values to response values."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from earmark.errors import Refusal
 
 _BY_HAND = "_by_hand"
-"""How the codes of payments end that an operator has settled."""
+"""The suffix of the codes of payments that an operator has settled."""
 _CLOCK, _GATEWAY = "clock", "gateway:"
-"""Actors of the journal that are no persons; of a gateway, how its name begins."""
+"""Actors of the journal that are not callers; of gateways, the prefix."""
 _encode = msgspec.json.Encoder().encode
 
 
 def event_value(event: Event) -> responses.Event:
-    """An event in public words."""
+    """The response value of an event."""
     return responses.Event(**msgspec.structs.asdict(event))
 
 
 def booking_value(booking: Booking, now: datetime) -> responses.Booking:
-    """A booking in public words. A hold whose time is over reads as expired, swept or not."""
+    """The response value of a booking. A hold past its `expires_at` is shown as expired, swept or not."""
     state = State.EXPIRED if booking.is_due(now) else booking.state
     left = (booking.expires_at - now).total_seconds()
     return responses.Booking(
@@ -78,7 +78,7 @@ def _seat_line(line: SeatLine) -> responses.SeatLine:
 
 
 def payment_value(payment: Payment, *, notes: bool = True) -> responses.Payment:
-    """A payment in public words. Without `notes`, for a buyer: not what an operator wrote who settled it by hand."""
+    """The response value of a payment. Without `notes`, for a buyer: without the note of an operator who settled it."""
     by_hand = payment.code is not None and payment.code.endswith(_BY_HAND)
     return responses.Payment(
         id=str(payment.id),
@@ -101,7 +101,7 @@ def payment_value(payment: Payment, *, notes: bool = True) -> responses.Payment:
 
 
 def listed_payment_value(payment: Payment, refunds: Sequence[Refund], *, notes: bool = True) -> responses.ListedPayment:
-    """A payment with its refunds. Without `notes`, for a buyer: no reason that a person may have typed."""
+    """A payment with its refunds. Without `notes`, for a buyer: without reasons that an operator may have typed."""
     back = tuple([_refund_value(refund, notes=notes) for refund in refunds])
     return responses.ListedPayment(**msgspec.structs.asdict(payment_value(payment, notes=notes)), refunds=back)
 
@@ -120,24 +120,24 @@ def _refund_value(refund: Refund, *, notes: bool) -> responses.Refund:
 
 
 def paid_value(paid: PayResult, now: datetime, *, notes: bool = True) -> responses.Paid:
-    """A booking and its payment in public words, without `notes` as a buyer sees them."""
+    """The response value of a booking and its payment; without `notes` as a buyer sees them."""
     booking = msgspec.structs.asdict(booking_value(paid.booking, now))
     return responses.Paid(**booking, payment=payment_value(paid.payment, notes=notes) if paid.payment else None)
 
 
 def undone_value(undone: CancelResult, now: datetime) -> responses.Undone:
-    """A booking and what became of its money in public words."""
+    """The response value of a cancelled booking, and what was refunded."""
     booking, ruling = msgspec.structs.asdict(booking_value(undone.booking, now)), undone.money
     return responses.Undone(**booking, money=responses.Ruling(**msgspec.structs.asdict(ruling)) if ruling else None)
 
 
 def is_under_way(paid: PayResult) -> bool:
-    """Whether a payment was opened whose end nobody knows yet."""
+    """Whether the payment is not decided yet."""
     return paid.payment is not None and paid.booking.state is not State.CONFIRMED and paid.payment.state in UNDECIDED
 
 
 def refused_payment(paid: PayResult, now: datetime) -> Refusal | None:
-    """What to say to whoever paid and got nothing for it: declined, or what became of the booking; else None."""
+    """The refusal for a payment that did not confirm its booking; None if it did, or is not decided yet."""
     booking, payment = paid.booking, paid.payment
     if payment is None or booking.state is State.CONFIRMED or is_under_way(paid):
         return None
@@ -153,7 +153,7 @@ def refused_payment(paid: PayResult, now: datetime) -> Refusal | None:
 
 
 def seat_value(on_map: SeatOnMap, *, now: datetime, buyer: Buyer | None) -> responses.Seat:
-    """A seat in public words; `mine` is for the one buyer who asks."""
+    """The response value of a seat; `mine` is true where `buyer` holds or owns it."""
     seat, ends_at = on_map.seat, on_map.owner_expires_at
     state = shown_state(
         blocked=seat.blocked, owner_state=on_map.owner_state, due=ends_at is not None and now >= ends_at
@@ -174,14 +174,14 @@ def seat_value(on_map: SeatOnMap, *, now: datetime, buyer: Buyer | None) -> resp
 
 
 def pool_value(pool: Pool) -> responses.Pool:
-    """A pool in public words."""
+    """The response value of a pool."""
     return responses.Pool(
         id=pool.id, capacity=pool.capacity, available=pool.free, held=pool.held, sold=pool.sold, price=pool.price
     )
 
 
 def map_value(event: Event, seen: SeatMap) -> responses.Map:
-    """A map in public words, with the version that the API gives to the same map."""
+    """The response value of a map, with the version that the API gives to the same map."""
     seats = tuple([seat_value(on_map, now=seen.now, buyer=None) for on_map in seen.seats])
     pools = tuple([pool_value(pool) for pool in seen.pools])
     body = _encode({"seats": seats, "pools": pools}).removeprefix(b"{")
@@ -189,14 +189,14 @@ def map_value(event: Event, seen: SeatMap) -> responses.Map:
 
 
 def map_version(event: Event, body: bytes) -> str:
-    """A short name for a map, by its event's version and by its seats and pools as JSON, without the first brace."""
+    """A hash of a map: of its event's version, and of its seats and pools as JSON without the first brace."""
     digest = hashlib.sha256(b"%d " % event.version)
     digest.update(body)
     return digest.hexdigest()[:16]
 
 
 def explanation_value(on_map: SeatOnMap, *, now: datetime, buyer: Buyer | None) -> responses.Explanation:
-    """Why a seat is, or is not, available. Whose booking has it is told to that buyer and to the shop alone."""
+    """Why a seat is, or is not, available. The booking's id is shown only to its buyer and to the shop."""
     seat, ends_at = seat_value(on_map, now=now, buyer=buyer), on_map.owner_expires_at
     left = round((ends_at - now).total_seconds(), 3) if ends_at and seat.state is SeatState.HELD else None
     may_know = seat.mine or buyer is None
@@ -225,7 +225,7 @@ def _why(seat: responses.Seat, *, owner: State | None) -> str:
 
 
 def entry_value(entry: Entry, *, notes: bool = True) -> responses.Entry:
-    """A journal entry in public words. Without `notes`, for a buyer: no reason that a person may have typed."""
+    """The response value of a journal entry. Without `notes`, for a buyer: without reasons that an operator typed."""
     return responses.Entry(
         version=entry.version,
         verb=entry.verb,
@@ -240,7 +240,7 @@ def entry_value(entry: Entry, *, notes: bool = True) -> responses.Entry:
 
 
 def _is_own(entry: Entry) -> bool:
-    """Whether Earmark wrote the reason itself: for what time and gateways did, but for refunds, which have one."""
+    """Whether Earmark wrote the reason itself: in entries of the clock and of gateways, except refunds."""
     if entry.actor == _CLOCK:
         return True
     return entry.actor.startswith(_GATEWAY) and "refunded" not in entry.facts.get("payment", {})

@@ -1,4 +1,4 @@
-"""The words about webhooks: what requests may say and what answers look like."""
+"""Request and response bodies about webhooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from earmark.domain.webhook import Delivery, Webhook
 
 WebhookType = Enum("WebhookType", {name.replace(".", "_").upper(): name for name in TYPES if name != PING})  # type: ignore[misc]
-WebhookType.__doc__ = "What a webhook can be called about."
+WebhookType.__doc__ = "The types of messages that a webhook can receive."
 _URI = {"format": "uri"}
 Url = Annotated[
     str,
@@ -33,7 +33,7 @@ Types = Annotated[list[WebhookType], Meta(max_length=len(TYPES), description="no
 
 
 class WebhookBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where to call, and about what."""
+    """The URL of a new webhook, and which messages it receives."""
 
     url: Url
     types: Types = []
@@ -42,7 +42,7 @@ class WebhookBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class WebhookPatchBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What to change about a webhook. What is not named stays."""
+    """What to change about a webhook. Fields that are not named stay."""
 
     url: Url | UnsetType = UNSET
     types: Types | UnsetType = UNSET
@@ -52,11 +52,11 @@ class WebhookPatchBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NothingBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Nothing to say."""
+    """An empty object: the request has no fields."""
 
 
 class WebhookAnswer(Struct, kw_only=True):
-    """A webhook."""
+    """A webhook, without its secret."""
 
     id: str
     url: Annotated[str, Meta(extra_json_schema=_URI)]
@@ -114,14 +114,14 @@ def webhook_answer(webhook: Webhook) -> WebhookAnswer:
 
 
 def secret_answer(webhook: Webhook) -> SecretAnswer:
-    """A webhook whose secret is new."""
+    """A webhook with its secret, for the response that created or rotated it."""
     return SecretAnswer(**_fields(webhook), secret=webhook.secret, old_secret_until=webhook.old_secret_until)
 
 
 def delivery_answer(delivery: Delivery, *, whole: bool) -> DeliveryAnswer:
-    """A delivery; when it is next due only while it waits.
+    """A delivery, with its next attempt only while it is pending.
 
-    What was said, and what its receiver said to it, may tell of bookings and buyers: it is withheld unless `whole`.
+    Its body and its receiver's error may contain bookings and buyers: they are withheld unless `whole`.
     """
     d = delivery
     whole = whole or d.type == PING

@@ -1,25 +1,25 @@
-"""How Python looks for rubbish in a process of our own. A library leaves that to its host."""
+"""Settings of Python's garbage collector in our own processes. Earmark as a library leaves them to its host."""
 
 from __future__ import annotations
 
 import gc
 
-NEW_MAX = 10_000
-"""New objects, before they are searched. Python's own 700 are less than one batch makes and keeps until it is answered:
-a twentieth of a busy server's time went into searching what was in use."""
+NEW_OBJECTS_MAX = 10_000
+"""New objects before a collection. Python's own threshold of 700 is less than one batch allocates and keeps until it is
+answered: a busy server spent a twentieth of its time scanning objects that were in use."""
 
 
-def put_away() -> None:
-    """What is here by now stays: to search it again and again would be a pause in every minute."""
+def freeze_startup_objects() -> None:
+    """Exclude all objects that exist now from later collections: scanning them would cause a pause every minute."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(NEW_MAX, *_AS_FOUND[1:])
+    gc.set_threshold(NEW_OBJECTS_MAX, *_DEFAULT_THRESHOLD[1:])
 
 
-def as_found() -> None:
-    """Look for it as Python does by itself."""
+def restore_defaults() -> None:
+    """Undo `freeze_startup_objects`: collect as Python does by default."""
     gc.unfreeze()
-    gc.set_threshold(*_AS_FOUND)
+    gc.set_threshold(*_DEFAULT_THRESHOLD)
 
 
-_AS_FOUND = gc.get_threshold()
+_DEFAULT_THRESHOLD = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""Threads that are not Python's own, and how to outlive them."""
+"""Waits for threads that Python did not start (Granian's), so that the interpreter does not exit under them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SECONDS_MAX = 3.0
 
 @contextlib.asynccontextmanager
 async def threads_ended() -> AsyncIterator[None]:
-    """Leave only when the threads that began inside have ended, as far as the system tells.
+    """On exit, wait until the native threads that began inside have ended, where the system lists threads.
 
-    Granian says that it has stopped a moment before its own threads have. A program that ends in that moment is
-    aborted, for they still reach for an interpreter that is being taken down.
+    Granian reports that it has stopped a moment before its own threads have. A program that exits in that moment is
+    aborted, because they still use an interpreter that is being finalized.
     """
     before = _threads()
     try:
         yield
     finally:
-        # An error that keeps itself alive keeps the request that it ended, and that keeps Granian's threads.
+        # An error in a reference cycle keeps its request alive, and that keeps Granian's threads alive.
         gc.collect()
         for _ in range(int(SECONDS_MAX * 100)):
             if _threads() <= before:
@@ -35,7 +35,7 @@ async def threads_ended() -> AsyncIterator[None]:
 
 
 def _threads() -> set[str]:
-    """The threads of this process that Python has not made; empty where the system does not tell."""
+    """The threads of this process that Python did not start; empty where `/proc` does not list them."""
     known = {str(thread.native_id) for thread in threading.enumerate()}
     try:
         return {path.name for path in Path("/proc/self/task").iterdir()} - known

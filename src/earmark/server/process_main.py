@@ -1,4 +1,4 @@
-"""One process of `earmark serve --processes N`: started by the crew's parent, and by nobody else.
+"""The main program of one process of `earmark serve --processes N`. Only the parent in `processes` starts it.
 
 python -m earmark.server.process_main [--verbose]
 """
@@ -15,15 +15,15 @@ VERBOSE = "--verbose"
 
 
 def command(*, verbose: bool) -> list[str]:
-    """How the parent starts one."""
+    """The command line with which the parent starts a process."""
     return [sys.executable, "-m", "earmark.server.process_main", *([VERBOSE] if verbose else [])]
 
 
 def main() -> None:
-    """Serve until the parent says otherwise."""
+    """Serve until the parent sends SIGTERM or closes stdin."""
     logs.configure("debug" if VERBOSE in sys.argv else "warning")
     try:
-        event_loop.run(processes.work())
+        event_loop.run(processes.run_process())
     except EarmarkError as error:
         sys.exit(f"earmark: {error}")
 

@@ -1,15 +1,15 @@
-"""A crew: several serving processes on one port, and a parent that keeps them there.
+"""Supervises several server processes on one port (`earmark serve --processes N`).
 
-    parent ──(stdin: settings, then orders)──▶ hand 1 ──┐
-       │                                       hand 2 ──┼── one port: the kernel shares the connections out
-       └──────◀──(stdout: ready)─────────────    …    ──┘
+    parent ──(stdin: settings, then "run_workers")──▶ process 1 ──┐
+       │                                              process 2 ──┼── one port: the kernel distributes the connections
+       └──────◀──(stdout: "ready")──────────────────    …       ──┘
 
-A hand is a whole server: a process with its own event loop, engine and connections, which runs `server.serve`. The
-parent serves nothing. A hand that dies is started again, at once the first time and ever more slowly while it keeps
-dying. The workers (sweeper, reconciler, relay) run in one hand: the first that is ready. When it dies, another is told
-to take over.
+Each process is a complete server with its own event loop, engine and connections; it runs `run.serve`. The parent
+serves no requests. A process that ends is restarted, after a pause that doubles while it keeps ending. The workers
+(sweeper, reconciler, relay) run in one process, the first that is ready. When that one ends, another process runs them.
 
-Nobody is left behind: a hand whose stdin closes stops politely, and it closes however the parent ends.
+No process outlives its parent: a process shuts down gracefully when its stdin closes, and the kernel closes it however
+the parent ends.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 METRICS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
-READY, DUTY = b"ready\n", b"duty\n"
+READY, RUN_WORKERS = b"ready\n", b"run_workers\n"
 STOP_SECONDS = 30.0
-"""How long a hand may take to finish what it accepted, before it is killed."""
-AGAIN_SECONDS_MIN = 0.05
-AGAIN_SECONDS_MAX = 10.0
+"""How long a process may take to finish the requests that it accepted, before it is killed."""
+RESTART_SECONDS_MIN = 0.05
+RESTART_SECONDS_MAX = 10.0
 DOUBLINGS_MAX = 20
 STEADY_SECONDS = 60.0
-"""Whoever has lived this long is started again at once: its death has a new cause."""
+"""A process that ran this long is restarted after the shortest pause: it ended for a new reason."""
 SETTINGS_BYTES_MAX = 1024 * 1024
 
 log = logs.get()
@@ -53,14 +53,14 @@ log = logs.get()
 async def serve(settings: Settings, *, ready: Callable[[str], None], command: Sequence[str]) -> None:
     """Serve until SIGINT or SIGTERM, with as many processes as the settings say.
 
-    `command` starts a hand; `ready` is told the URL once all of them serve.
+    `command` starts one process; `ready` is called with the URL once all of them serve.
     """
     if settings.processes == 1:
         await server.serve(settings, ready=ready)
         return
     refuse(settings)
     server.check_free(settings.host, settings.port)
-    # What is wrong with the database is said once, and by whoever was asked to serve.
+    # Checked by the parent, so that an error of the database is reported once and not by every process.
     store = await databases.open_store(settings.database_url)
     try:
         await store.check()
@@ -70,13 +70,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], command: Se
         _reserved(settings.host, settings.port) as port,
         tempfile.TemporaryDirectory(prefix="earmark-metrics-") as kept,
     ):
-        crew = ServerProcesses(msgspec.structs.replace(settings, port=port), command=command, metrics=kept)
-        async with server.signals(crew.stop):
-            await crew.run(ready)
+        supervised = ServerProcesses(msgspec.structs.replace(settings, port=port), command=command, metrics=kept)
+        async with server.signals(supervised.stop):
+            await supervised.run(ready)
 
 
 def refuse(settings: Settings) -> None:
-    """Several processes need a database that several processes can write to."""
+    """Raise `SetupError` for several processes on a platform or a database that only one process can use."""
     scheme = urlsplit(settings.database_url).scheme
     if settings.processes == 1 or scheme in databases.POSTGRES:
         why = (
@@ -92,21 +92,21 @@ def refuse(settings: Settings) -> None:
         raise SetupError(problem=f"{why}: use PostgreSQL, or set --processes (EARMARK_PROCESSES) to 1.")
 
 
-def pause_seconds(deaths: int) -> float:
-    """How long a place stays empty after so many deaths in a row."""
-    return min(AGAIN_SECONDS_MIN * 2.0 ** min(deaths - 1, DOUBLINGS_MAX), AGAIN_SECONDS_MAX)
+def pause_seconds(exit_count: int) -> float:
+    """How long to wait before restarting a process that ended so many times in a row."""
+    return min(RESTART_SECONDS_MIN * 2.0 ** min(exit_count - 1, DOUBLINGS_MAX), RESTART_SECONDS_MAX)
 
 
 class ServerProcess:
-    """One process of the crew."""
+    """One process, as its parent sees it: the OS process, and whether it has reported that it serves."""
 
     def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
         self.number = number
         self.process = process
         self.is_ready = False
 
-    async def listen(self) -> bool:
-        """Wait until it serves; False if it ends before."""
+    async def wait_until_ready(self) -> bool:
+        """Wait until the process serves; False if it ends before."""
         assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
             if line == READY:
@@ -114,69 +114,71 @@ class ServerProcess:
                 return True
         return False
 
-    def order(self, line: bytes) -> None:
-        """Tell it something; whoever has just died hears nothing."""
+    def send(self, line: bytes) -> None:
+        """Write a line to the stdin of the process. A process that has just ended is ignored."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.write(line)
 
     def signal(self, number: signal.Signals) -> None:
-        """As above."""
+        """Send a signal to the process. A process that has just ended is ignored."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
 
 class ServerProcesses:
-    """The parent's view: who is there, who is on duty, and what to do when somebody dies."""
+    """Starts the processes, restarts those that end, and chooses the one that runs the workers."""
 
     def __init__(self, settings: Settings, *, command: Sequence[str], metrics: str) -> None:
         self.stop = asyncio.Event()
         self._settings = settings
         self._command = command
         self._metrics = metrics
-        self._hands: dict[int, ServerProcess] = {}
-        self._on_duty: ServerProcess | None = None
+        self._processes: dict[int, ServerProcess] = {}
+        self._worker_process: ServerProcess | None = None
         self._waiting = settings.processes
         self._up = asyncio.Event()
 
     async def run(self, ready: Callable[[str], None]) -> None:
-        """Until told to stop; raises when the crew never came up."""
-        keepers = [asyncio.create_task(self._keep(number)) for number in range(self._settings.processes)]
+        """Run until `stop` is set. Raises `SetupError` when a process ends before all of them were ready."""
+        supervisors = [asyncio.create_task(self._supervise(number)) for number in range(self._settings.processes)]
         ending = asyncio.create_task(self.stop.wait())
-        rising = asyncio.create_task(self._up.wait())
+        starting = asyncio.create_task(self._up.wait())
         try:
-            await asyncio.wait({ending, rising, *keepers}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ending, starting, *supervisors}, return_when=asyncio.FIRST_COMPLETED)
             if self._up.is_set() and not self.stop.is_set():
                 ready(server.shown_url(self._settings))
-                await asyncio.wait({ending, *keepers}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({ending, *supervisors}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.stop.set()
-            rising.cancel()
-            await self._dismiss()
-            ended = await asyncio.gather(*keepers, ending, return_exceptions=True)
+            starting.cancel()
+            await self._stop_all()
+            ended = await asyncio.gather(*supervisors, ending, return_exceptions=True)
         for failure in (one for one in ended if isinstance(one, BaseException)):
             raise failure
 
-    async def _keep(self, number: int) -> None:
-        """One place in the crew, which is never empty for long."""
-        running, deaths = asyncio.get_running_loop(), 0
+    async def _supervise(self, number: int) -> None:
+        """Keep one process running: start it, wait until it ends, restart it after a pause."""
+        running, exit_count = asyncio.get_running_loop(), 0
         while not self.stop.is_set():
             began = running.time()
-            hand = await self._start(number)
+            child = await self._start(number)
             if self.stop.is_set():
-                # Whoever was sent away meanwhile, this one was not among them.
-                hand.signal(signal.SIGTERM)
-            if await hand.listen():
-                self._welcome(hand)
-            code = await hand.process.wait()
-            self._forget(hand)
+                # `_stop_all` may have run while this process was being started.
+                child.signal(signal.SIGTERM)
+            if await child.wait_until_ready():
+                self._process_ready(child)
+            code = await child.process.wait()
+            self._process_ended(child)
             if self.stop.is_set():
                 return
             if not self._up.is_set():
-                raise SetupError(problem="A worker ended before it could serve; what it said is above.")
-            deaths = 1 if running.time() - began >= STEADY_SECONDS else deaths + 1
-            pause = pause_seconds(deaths)
-            log.warning("worker", outcome="ended", number=number, pid=hand.process.pid, code=code, pause_seconds=pause)
+                raise SetupError(problem="A server process ended before it could serve; its error is above.")
+            exit_count = 1 if running.time() - began >= STEADY_SECONDS else exit_count + 1
+            pause = pause_seconds(exit_count)
+            log.warning(
+                "process", outcome="ended", number=number, pid=child.process.pid, code=code, pause_seconds=pause
+            )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stop.wait(), timeout=pause)
 
@@ -187,85 +189,85 @@ class ServerProcesses:
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, METRICS_DIRECTORY: self._metrics},
         )
-        hand = self._hands[number] = ServerProcess(number, process)
-        # Through a pipe, and not as arguments: there are secrets among them.
-        hand.order(msgspec.json.encode(self._settings) + b"\n")
-        return hand
+        child = self._processes[number] = ServerProcess(number, process)
+        # Through a pipe and not as arguments, which other users of the machine can read: the settings contain secrets.
+        child.send(msgspec.json.encode(self._settings) + b"\n")
+        return child
 
-    def _welcome(self, hand: ServerProcess) -> None:
-        if self._on_duty is None:
-            self._appoint(hand)
+    def _process_ready(self, child: ServerProcess) -> None:
+        if self._worker_process is None:
+            self._run_workers_in(child)
         if not self._up.is_set():
             self._waiting -= 1
             if not self._waiting:
                 self._up.set()
 
-    def _forget(self, hand: ServerProcess) -> None:
-        """It is gone: so are the gauges that only the living show, and its duty is another's."""
-        assert hand.process.stdin is not None
-        hand.process.stdin.close()
-        del self._hands[hand.number]
-        mark_process_dead(hand.process.pid, self._metrics)  # type: ignore[no-untyped-call]
-        if self._on_duty is hand:
-            self._on_duty = None
-            if heir := next((one for one in self._hands.values() if one.is_ready), None):
-                self._appoint(heir)
+    def _process_ended(self, child: ServerProcess) -> None:
+        """Remove the metrics of an ended process, and start the workers in another process if they ran in this one."""
+        assert child.process.stdin is not None
+        child.process.stdin.close()
+        del self._processes[child.number]
+        mark_process_dead(child.process.pid, self._metrics)  # type: ignore[no-untyped-call]
+        if self._worker_process is child:
+            self._worker_process = None
+            if successor := next((one for one in self._processes.values() if one.is_ready), None):
+                self._run_workers_in(successor)
 
-    def _appoint(self, hand: ServerProcess) -> None:
-        self._on_duty = hand
-        hand.order(DUTY)
+    def _run_workers_in(self, child: ServerProcess) -> None:
+        self._worker_process = child
+        child.send(RUN_WORKERS)
 
-    async def _dismiss(self) -> None:
-        """Everybody is asked, and whoever does not hear is killed."""
-        for hand in self._hands.values():
-            hand.signal(signal.SIGTERM)
-        leaving = [asyncio.create_task(hand.process.wait()) for hand in self._hands.values()]
-        if leaving:
-            await asyncio.wait(leaving, timeout=STOP_SECONDS)
-        for hand in list(self._hands.values()):
-            if hand.process.returncode is None:
-                log.warning("worker", outcome="killed", number=hand.number, pid=hand.process.pid)
-                hand.signal(signal.SIGKILL)
-        if leaving:
-            await asyncio.wait(leaving)
+    async def _stop_all(self) -> None:
+        """SIGTERM to all processes, and SIGKILL to those that still run after `STOP_SECONDS`."""
+        for child in self._processes.values():
+            child.signal(signal.SIGTERM)
+        exits = [asyncio.create_task(child.process.wait()) for child in self._processes.values()]
+        if exits:
+            await asyncio.wait(exits, timeout=STOP_SECONDS)
+        for child in list(self._processes.values()):
+            if child.process.returncode is None:
+                log.warning("process", outcome="killed", number=child.number, pid=child.process.pid)
+                child.signal(signal.SIGKILL)
+        if exits:
+            await asyncio.wait(exits)
 
 
-async def work() -> None:
-    """What a hand does: read the settings from stdin, serve, and stop when stdin closes."""
-    running, duty = asyncio.get_running_loop(), asyncio.Event()
+async def run_process() -> None:
+    """Run one server process: read the settings from stdin, serve, and stop when stdin closes."""
+    running, run_workers = asyncio.get_running_loop(), asyncio.Event()
     orders = asyncio.StreamReader(limit=SETTINGS_BYTES_MAX)
     # The descriptor is the transport's from here on, which closes it.
     pipe, _ = await running.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), os.fdopen(os.dup(0), "rb"))
     try:
         settings = msgspec.json.decode(await orders.readline(), type=Settings)
-        hearing = running.create_task(_hear(orders, duty))
+        reading = running.create_task(_read_orders(orders, run_workers))
         try:
-            await server.serve(settings, ready=lambda _: _say(READY), duty=duty)
+            await server.serve(settings, ready=lambda _: _report(READY), run_workers=run_workers)
         finally:
-            hearing.cancel()
+            reading.cancel()
     finally:
         pipe.close()
 
 
-async def _hear(orders: asyncio.StreamReader, duty: asyncio.Event) -> None:
+async def _read_orders(orders: asyncio.StreamReader, run_workers: asyncio.Event) -> None:
     while line := await orders.readline():
-        if line == DUTY:
-            duty.set()
-    # The parent is gone. To stop as if it had asked is one way to stop less.
+        if line == RUN_WORKERS:
+            run_workers.set()
+    # The parent has ended. SIGTERM to itself takes the same way out as a stop that the parent orders.
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _say(line: bytes) -> None:
-    # A parent that is gone does not hear it, and its end has been heard of already.
+def _report(line: bytes) -> None:
+    # The pipe is broken when the parent has ended; `_read_orders` then stops this process.
     with contextlib.suppress(BrokenPipeError):
         os.write(1, line)
 
 
 @contextlib.contextmanager
 def _reserved(host: str, port: int) -> Iterator[int]:
-    """Keep the port for this crew, also while all of it is being started again. The socket never listens."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as berth:
-        berth.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        berth.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        berth.bind((host, port))
-        yield berth.getsockname()[1]
+    """Keep the port bound while all processes are being restarted. The socket never listens."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((host, port))
+        yield reserved.getsockname()[1]

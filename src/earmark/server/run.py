@@ -1,7 +1,6 @@
-"""Serving: one process, one event loop, with the workers beside the door. `crew.py` runs several.
+"""Serves HTTP and runs the workers in one process and one event loop. `processes.py` runs several processes.
 
-Stopping is polite and bounded (`api/drain.py`): what was accepted is finished, and whoever only keeps a connection open
-is not waited for.
+Shutdown is graceful and bounded (`shutdown.py`): accepted requests are finished; idle connections are closed.
 """
 
 from __future__ import annotations
@@ -34,38 +33,38 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 1.0
 BACKLOG = 2048
 CONNECTIONS_MAX = 16_384
-"""At once, beside streams; those beyond wait unseen in the backlog, where no answer can tell them to come again."""
+"""Open at once, in addition to streams. Connections above that wait in the backlog, where they get no answer."""
 FILES_APART = 256
-"""Open files that are no connections of clients: the store, Redis, gateways, webhooks, logs."""
+"""Open files that are not client connections: the store, Redis, gateways, webhooks, logs."""
 log = logs.get()
 TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
-async def serve(settings: Settings, *, ready: Callable[[str], None], duty: asyncio.Event | None = None) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the URL once the door is open.
+async def serve(settings: Settings, *, ready: Callable[[str], None], run_workers: asyncio.Event | None = None) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is called with the URL once the server accepts connections.
 
-    With `duty` it is one of a crew: it shares its port, and runs the workers only once it is called to.
+    With `run_workers` it is one of several processes: it shares its port, and runs the workers once that is set.
     """
-    if duty is None:
+    if run_workers is None:
         check_free(settings.host, settings.port)
     stop = asyncio.Event()
     async with (
         open_services(settings) as opened,
         threads_ended(),
         signals(stop),
-        _door(opened.services, settings, stop),
+        serving(opened.services, settings, stop),
     ):
-        gc_tuning.put_away()
+        gc_tuning.freeze_startup_objects()
         ready(shown_url(settings))
-        await _called(duty, stop)
+        await _wait_for_workers(run_workers, stop)
         await loop.run(opened.workers, stop, heartbeat=opened.runtime.heartbeat)
         await stop.wait()
 
 
-async def _called(duty: asyncio.Event | None, stop: asyncio.Event) -> None:
-    """Wait for the call to duty; whoever is alone is always on duty."""
-    if duty is not None:
-        waits = [asyncio.create_task(event.wait()) for event in (duty, stop)]
+async def _wait_for_workers(run_workers: asyncio.Event | None, stop: asyncio.Event) -> None:
+    """Wait until this process is to run the workers; a single process runs them at once."""
+    if run_workers is not None:
+        waits = [asyncio.create_task(event.wait()) for event in (run_workers, stop)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
@@ -73,7 +72,7 @@ async def _called(duty: asyncio.Event | None, stop: asyncio.Event) -> None:
 
 @contextlib.asynccontextmanager
 async def signals(stop: asyncio.Event) -> AsyncIterator[None]:
-    """Meanwhile SIGINT and SIGTERM ask to stop."""
+    """Inside, SIGINT and SIGTERM set `stop`."""
     running = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         running.add_signal_handler(number, stop.set)
@@ -85,18 +84,19 @@ async def signals(stop: asyncio.Event) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _door(services: Services, settings: Settings, stop: asyncio.Event) -> AsyncIterator[None]:
+async def serving(services: Services, settings: Settings, stop: asyncio.Event) -> AsyncIterator[None]:
+    """Inside, Granian accepts requests on the settings' port. On exit, requests are drained and the port is closed."""
     streams = settings.stream_readers_max
     connections = _allow_connections(CONNECTIONS_MAX + streams, enough=BACKLOG + streams)
     if services.hub:
-        # Streams stay: where there are few connections, half of them are for requests that come and go.
+        # Streams stay open: where there are few connections, half of them are kept for short requests.
         services.hub.keep_room(connections - min(CONNECTIONS_MAX, connections // 2))
     server = _granian(services.in_flight.around(create_app(services)), settings, connections=connections)
-    serving = asyncio.create_task(server.serve())
-    serving.add_done_callback(lambda _: stop.set())
+    granian = asyncio.create_task(server.serve())
+    granian.add_done_callback(lambda _: stop.set())
     draining = asyncio.create_task(_drain(services, settings, stop))
     try:
-        await _open(settings, serving)
+        await _wait_until_open(settings, granian)
         drop_unread(settings.port, seconds=settings.stream_stall_seconds)
         yield
     finally:
@@ -105,17 +105,17 @@ async def _door(services: Services, settings: Settings, stop: asyncio.Event) -> 
             await draining
         with contextlib.suppress(Exception):
             server.stop()
-        await asyncio.wait({serving}, timeout=GRACE_SECONDS)
-        serving.cancel()
+        await asyncio.wait({granian}, timeout=GRACE_SECONDS)
+        granian.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
-            await asyncio.wait_for(serving, timeout=GRACE_SECONDS)
+            await asyncio.wait_for(granian, timeout=GRACE_SECONDS)
 
 
 def _allow_connections(wanted: int, *, enough: int) -> int:
-    """How many connections there may be, as far as the system lets us: each is an open file.
+    """How many connections the limit of open files allows; the limit is raised as far as the system permits.
 
-    Without a file for it, a connection is accepted again and again in vain, and the store gets none either. Fewer than
-    `enough` are worth a warning: all streams and a crowd beside them find no room.
+    Without a free file descriptor, accepting a connection fails again and again, and the store cannot open one either.
+    Fewer than `enough` are logged as a warning: there is no room for all streams and a full backlog.
     """
     if sys.platform == "win32":
         return wanted
@@ -129,13 +129,13 @@ def _allow_connections(wanted: int, *, enough: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= files:
         return wanted
     most = max(soft - FILES_APART, soft // 2)
-    told = log.warning if most < enough else log.debug
-    told("connections", outcome="lowered", most=most, wanted=wanted, open_files=soft, open_files_wanted=files)
+    write = log.warning if most < enough else log.debug
+    write("connections", outcome="lowered", most=most, wanted=wanted, open_files=soft, open_files_wanted=files)
     return most
 
 
 async def _drain(services: Services, settings: Settings, stop: asyncio.Event) -> None:
-    """As soon as there is word to stop, whatever else is still being finished."""
+    """Begin to drain as soon as `stop` is set, whatever else is still being finished."""
     await stop.wait()
     services.in_flight.begin_shutdown()
     services.payments.hurry()
@@ -145,7 +145,7 @@ async def _drain(services: Services, settings: Settings, stop: asyncio.Event) ->
 
 
 def _granian(app: Any, settings: Settings, *, connections: int) -> Any:
-    """Granian inside our own loop, so that one process holds everything and one signal ends it."""
+    """Granian in our own event loop, so that one process runs everything and one signal ends it."""
     from granian.constants import HTTPModes, Interfaces
     from granian.http import HTTP1Settings
     from granian.server.embed import Server
@@ -158,18 +158,18 @@ def _granian(app: Any, settings: Settings, *, connections: int) -> Any:
             port=settings.port,
             interface=Interfaces.ASGINL,
             websockets=False,
-            # To find out which version a client speaks, Granian waits without an end for its first word.
+            # To detect the HTTP version, Granian waits without a timeout for the client's first bytes.
             http=HTTPModes.auto if settings.http2 else HTTPModes.http1,
             backlog=BACKLOG,
             backpressure=connections,
-            # Counted from the end of the answer before, or from the beginning: it closes idle connections too.
+            # Counted from the end of the previous response, or from the connection's start: it closes idle ones too.
             http1_settings=HTTP1Settings(header_read_timeout=round(settings.idle_seconds * 1000)),
             log_enabled=False,
         )
 
 
-async def _open(settings: Settings, serving: asyncio.Task[None]) -> None:
-    """Wait for the fact that the door answers."""
+async def _wait_until_open(settings: Settings, serving: asyncio.Task[None]) -> None:
+    """Wait until the port accepts a connection; raise `SetupError` when the server ends first or takes too long."""
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 (compared, not bound)
     for _ in range(500):
         if serving.done():
@@ -186,7 +186,7 @@ async def _open(settings: Settings, serving: asyncio.Task[None]) -> None:
 
 
 def check_free(host: str, port: int) -> None:
-    """Refuse, in words, an address that cannot be listened on."""
+    """Raise `SetupError` for an address that this process cannot listen on."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -198,7 +198,7 @@ def check_free(host: str, port: int) -> None:
 
 
 def first_free_port(host: str, *, first: int, tries: int = 100) -> int:
-    """The first port from `first` on that nobody listens on."""
+    """The first port, from `first` on, that no process listens on."""
     for port in range(first, first + tries):
         try:
             check_free(host, port)
@@ -211,7 +211,7 @@ def first_free_port(host: str, *, first: int, tries: int = 100) -> int:
 
 
 def shown_url(settings: Settings) -> str:
-    """Where the door is, as people write it."""
+    """The server's URL, with an IPv6 address in brackets."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"http://{host}:{settings.port}"
 

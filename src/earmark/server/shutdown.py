@@ -39,7 +39,7 @@ TCP_INFO_WAITING_AT = 24
 
 
 async def wait_for_requests(requests: RequestsInFlight, *, port: int, seconds: float) -> None:
-    """Return once the server can stop without a client noticing, or when that took too long."""
+    """Return once the server can stop without breaking a request, or when that took too long."""
     requests.begin_shutdown()
     await asyncio.sleep(seconds)
     with listening_sockets(port) as sockets:

@@ -1,11 +1,11 @@
-// Every call the page makes: who is asking, one Idempotency-Key per attempt, and refusals as Problem values.
+// All requests of the page: the caller's credential, one Idempotency-Key per attempt, and refusals as Problem values.
 
 const TIMEOUT_MS = 10_000;
 const RETRY_PAUSES_MS = [400, 1200];
 const KEY = "earmark.key";
 const WALK_IN = "earmark.walk-in";
 
-/** The server said no, and said why. */
+/** A refusal of the server, with its reason. */
 export class Problem extends Error {
   constructor(status, body) {
     super(body.detail || body.title || `The server answered ${status}.`);
@@ -15,14 +15,14 @@ export class Problem extends Error {
   }
 }
 
-/** Nobody answered; whether the request had an effect is unknown. */
+/** The server did not answer; whether the request had an effect is unknown. */
 export class Unreachable extends Error {
   constructor() {
     super("The server does not answer. Check your connection and try again: trying again is safe.");
   }
 }
 
-// ---- who is asking
+// ---- the caller
 
 /** The box office key of this tab, or null. */
 export const officeKey = () => sessionStorage.getItem(KEY);
@@ -37,11 +37,11 @@ export function takeKeyFromAddress() {
   history.replaceState(null, "", location.pathname + location.search);
 }
 
-// Without guests the key speaks for every call, and names the buyer itself.
+// Without guests every request is sent with the key, and names the buyer itself.
 let withoutGuests = false;
 export const needsKey = () => withoutGuests;
 
-/** Makes this browser a buyer, or finds the one it was. False: the server takes no guests and a key is needed. */
+/** Makes this browser a guest, or keeps the guest it was. False: the server allows no guests and a key is needed. */
 export async function enter() {
   try {
     await becomeGuest();
@@ -53,7 +53,7 @@ export async function enter() {
   return true;
 }
 
-// The cookie is out of reach of scripts; a guest who still has a good one keeps their name.
+// Scripts cannot read the cookie; a guest whose cookie is still valid keeps their name.
 const becomeGuest = () => request("POST", "/v1/guests", { body: {} });
 
 function walkIn() {
@@ -61,7 +61,7 @@ function walkIn() {
   return sessionStorage.getItem(WALK_IN);
 }
 
-// ---- the calls
+// ---- requests
 
 export async function listEvents() {
   return (await ask("/v1/events")).body.events;
@@ -96,15 +96,15 @@ export const hold = (eventId, seats, pools) =>
 export const extend = (id, seconds) => change(`${path(id)}/extend`, { seconds });
 export const release = (id) => change(`${path(id)}/release`, {});
 
-/** For the box office alone: says that the money was taken. */
+/** For the box office only: records that the money was taken. */
 export const confirm = (id, paymentId) =>
   change(`${path(id)}/confirm`, { payment_id: paymentId, payment_method: "cash" }, { byKey: true });
 
 const path = (id) => `/v1/bookings/${encodeURIComponent(id)}`;
 
-// ---- how they travel
+// ---- sending
 
-/** A read; a guest whose cookie has run out becomes a new guest and asks again. */
+/** A read; a guest whose cookie has expired becomes a new guest, and the read is repeated. */
 async function ask(url, options = {}) {
   return again(() => request("GET", url, options));
 }
@@ -122,7 +122,7 @@ async function change(url, body, { byKey = false } = {}) {
     throw error;
   });
   unanswered.delete(attempt);
-  // A replayed answer is as old as the first one: its expires_in no longer counts.
+  // A replayed response is as old as the first one: its expires_in is no longer right.
   if (answer.headers.has("Idempotency-Replayed")) return readBooking(answer.body.id);
   return withDeadline(answer.body, answer);
 }
@@ -177,11 +177,11 @@ async function content(response) {
   if (response.status === 304) return null;
   const body = await response.json().catch(() => null);
   if (!response.ok) throw new Problem(response.status, body ?? {});
-  if (body === null) throw new Unreachable(); // cut off on its way: done, perhaps, but not heard
+  if (body === null) throw new Unreachable(); // the response was cut off: the request may have had an effect
   return body;
 }
 
-// Counted from the sending, so the page runs out a moment before the server does, never after.
+// Counted from the sending, so the page's countdown ends a moment before the server's, never after.
 const withDeadline = (booking, { sentAt }) => ({ ...booking, deadline: sentAt + 1000 * (booking.expires_in ?? 0) });
 
 /** A random UUID, also where the page is not served over HTTPS. */

@@ -1,4 +1,4 @@
-// The page: what is on sale, what this buyer has chosen and what they hold. The server decides; this shows and asks.
+// The page: what is on sale, what this buyer has chosen and what they hold. The server decides; this page shows it.
 
 import * as api from "./api.js";
 import { byId, el, svg } from "./dom.js";
@@ -12,11 +12,11 @@ const POLL_SECONDS = 2;
 const GRACE_MS = 300; // this page's clock is a moment early
 
 let event = null;
-let seats = new Map(); // id → seat, as the server last told
+let seats = new Map(); // id → seat, from the server's last response
 let pools = new Map();
 let tag = null;
 let isHolding = false;
-let peeked = null; // the seat pointed at, whose words stand under the map
+let peeked = null; // the seat pointed at, described under the map
 const selected = new Set(); // seat ids
 const units = new Map(); // pool id → how many
 const cards = new Map(); // booking id → its card
@@ -64,7 +64,7 @@ function showEvent(events) {
   );
 }
 
-// ---- what the server tells
+// ---- responses of the server
 
 async function readSeats(signal) {
   const news = await api.readSeats(event.id, { tag, signal });
@@ -76,18 +76,18 @@ async function readSeats(signal) {
   show();
 }
 
-// Somebody was faster: say which, keep the rest.
+// Another buyer was faster: name the seats that were taken, keep the rest.
 function dropWhatIsGone() {
   const gone = [...selected].filter((id) => stateOf(seats.get(id)) !== "selected");
   const taken = gone.filter((id) => !seats.get(id)?.mine);
   gone.forEach((id) => selected.delete(id));
   for (const [id, wanted] of units) setUnits(id, Math.min(wanted, pools.get(id)?.available ?? 0));
-  if (taken.length) tellTaken(taken, `${list(taken)} ${taken.length > 1 ? "have" : "has"} just been taken.`);
+  if (taken.length) notifyTaken(taken, `${list(taken)} ${taken.length > 1 ? "have" : "has"} just been taken.`);
 }
 
-function tellTaken(taken, detail) {
+function notifyTaken(taken, detail) {
   const rest = selected.size + units.size > 0 ? " The rest of your selection is still here." : "";
-  tell("warning", detail + rest);
+  notify("warning", detail + rest);
   map.flash(taken);
 }
 
@@ -102,13 +102,13 @@ async function refreshHolds() {
 
 function toggle(id) {
   if (!selected.delete(id)) selected.add(id);
-  hush();
+  hideNotice();
   show();
 }
 
 function want(id, wanted) {
   setUnits(id, wanted);
-  hush();
+  hideNotice();
   show();
 }
 
@@ -127,7 +127,7 @@ async function hold(submit) {
     booking.seats.forEach(({ id }) => selected.delete(id));
     booking.pools.forEach(({ id }) => units.delete(id));
     keepCard(booking).focus();
-    tell("good", `${claim(booking)}: on hold for you. Pay before the clock runs out.`);
+    notify("good", `${claim(booking)}: on hold for you. Pay before the clock runs out.`);
   } catch (error) {
     refuse(error);
   } finally {
@@ -149,13 +149,13 @@ const act = {
   extend: (card, seconds) =>
     attempt(card, async () => {
       keepCard(await api.extend(card.booking.id, seconds));
-      tell("good", "You have more time.");
+      notify("good", "You have more time.");
     }),
   release: (card) =>
     attempt(card, async () => {
       const booking = await api.release(card.booking.id);
       dropCard(booking.id);
-      tell("good", `${claim(booking)}: released.`);
+      notify("good", `${claim(booking)}: released.`);
       byId("selection-name").focus();
     }),
   confirm: (card) =>
@@ -163,7 +163,7 @@ const act = {
       const { id } = card.booking;
       if (!paymentIds.has(id)) paymentIds.set(id, `box-office-${api.uuid()}`);
       keepCard(await api.confirm(id, paymentIds.get(id)).catch(refuseKey(card))).focus();
-      tell("good", `${claim(card.booking)}: paid, and yours.`);
+      notify("good", `${claim(card.booking)}: paid, and yours.`);
     }),
   expire: (card) => setTimeout(runOut, GRACE_MS, card),
 };
@@ -172,14 +172,14 @@ async function attempt(card, verb) {
   try {
     await verb();
   } catch (error) {
-    tell("bad", error.message);
+    notify("bad", error.message);
     if ([404, 409, 410].includes(error.status)) await refreshHolds().catch(() => {});
   }
   show();
   poller.now();
 }
 
-// The clock here has run out; the server's word counts, and is waited for.
+// The countdown has ended here; the server decides, and its response is waited for.
 async function runOut(card) {
   const { id } = card.booking;
   if (!cards.has(id) || card.countdown.left > 0) return;
@@ -197,18 +197,18 @@ async function runOut(card) {
 
 function lose(booking) {
   dropCard(booking.id);
-  tell("warning", `Time is up for ${claim(booking)}. What is still free can be selected again.`);
+  notify("warning", `Time is up for ${claim(booking)}. What is still free can be selected again.`);
 }
 
-// ---- when the answer is no
+// ---- refusals
 
 function refuse(error) {
-  if (error.code !== "seats_taken") return tell("bad", error.message);
+  if (error.code !== "seats_taken") return notify("bad", error.message);
   error.seats.forEach((id) => selected.delete(id));
-  tellTaken(error.seats, error.message);
+  notifyTaken(error.seats, error.message);
 }
 
-// A key that may not sell is no use here: forget it and ask for another.
+// A key that may not sell cannot confirm: forget it and ask for another.
 const refuseKey = (card) => (error) => {
   if (![401, 403].includes(error.status)) throw error;
   api.forgetKey();
@@ -217,13 +217,13 @@ const refuseKey = (card) => (error) => {
   throw new Error("This key was refused: it is not a box office key of this server.");
 };
 
-function tell(kind, words) {
+function notify(kind, words) {
   byId("notice").dataset.kind = kind;
   byId("notice-text").textContent = words;
   byId("notice").hidden = false;
 }
 
-const hush = () => (byId("notice").hidden = true);
+const hideNotice = () => (byId("notice").hidden = true);
 
 // ---- showing it
 
@@ -272,12 +272,12 @@ function showLegend() {
   const shown = [...tally].filter(([state, number]) => number > 0 || state === "available");
   byId("legend").replaceChildren(
     ...shown.map(([state, number]) =>
-      el("li", {}, picture(state), `${capital(STATES[state].words)} `, el("span", { class: "quiet" }, number)),
+      el("li", {}, symbol(state), `${capital(STATES[state].words)} `, el("span", { class: "quiet" }, number)),
     ),
   );
 }
 
-function picture(state) {
+function symbol(state) {
   const seat = svg("g", { class: "seat", "data-state": state }, ...seatPicture(state));
   return svg("svg", { viewBox: "-16 -16 32 32", class: "map", "aria-hidden": "true" }, seat);
 }
@@ -305,11 +305,11 @@ function showSelection() {
   byId("hold").textContent = isHolding ? "Holding…" : "Hold";
 }
 
-// Drawn again only when they differ: a button in use keeps its focus while news arrive.
+// Rendered again only when they differ: a button in use keeps its focus while updates arrive.
 function showChips(chips) {
-  const drawn = chips.map(({ name, amount }) => `${name} ${amount}`).join("\n");
-  if (byId("selection-list").dataset.drawn === drawn) return;
-  byId("selection-list").dataset.drawn = drawn;
+  const rendered = chips.map(({ name, amount }) => `${name} ${amount}`).join("\n");
+  if (byId("selection-list").dataset.rendered === rendered) return;
+  byId("selection-list").dataset.rendered = rendered;
   byId("selection-list").replaceChildren(...chips.map(chip));
 }
 
@@ -339,7 +339,7 @@ function showOffice() {
 // ---- wiring
 
 byId("selection").addEventListener("submit", hold);
-byId("notice-close").addEventListener("click", hush);
+byId("notice-close").addEventListener("click", hideNotice);
 byId("office-forget").addEventListener("click", () => {
   api.forgetKey();
   showOffice();
@@ -349,14 +349,14 @@ byId("entry").addEventListener("submit", (submit) => {
   api.rememberKey(byId("entry-key").value);
   location.reload();
 });
-// A machine that slept has a steady clock that slept too.
+// performance.now() may stop while the machine sleeps.
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && event) refreshHolds().then(show, () => {});
 });
 
 open().catch((error) => {
   byId("event-name").textContent = "Something is missing";
-  tell("bad", error.message);
+  notify("bad", error.message);
   if (!api.needsKey()) return;
   api.forgetKey();
   askForKey();

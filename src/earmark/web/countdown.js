@@ -1,4 +1,4 @@
-// A countdown on this machine's steady clock: the server says how long, the wall clock is never asked.
+// A countdown on the browser's monotonic clock: the server sends the seconds left, the wall clock is never read.
 
 export class Countdown {
   #timer = null;
@@ -33,5 +33,5 @@ export class Countdown {
   }
 }
 
-// A little late rather than early, so that the face never shows one second twice.
+// A little late rather than early, so that the countdown never shows one second twice.
 const untilNextSecond = (left) => (left - Math.ceil(left) + 1) * 1000 + 5;

@@ -1,4 +1,4 @@
-// The API reference, drawn in the browser from /openapi.json: what the server can do is what this page shows.
+// The API reference, rendered in the browser from /openapi.json.
 
 import { byId, el, inline } from "./dom.js";
 import { Schemas } from "./schema.js";
@@ -109,9 +109,9 @@ function showSecurity({ security, "x-scopes": needed = [] }) {
   const known = schemas.document.components?.securitySchemes ?? {};
   const oneWay = (way) =>
     Object.entries(way).map(([name, scopes]) => [known[name]?.description ?? name, ...scopes].join(" "));
-  const ways = security.map((way) => oneWay(way).join(" and ") || "anyone");
+  const ways = security.map((way) => oneWay(way).join(" and ") || "none");
   const scopes = needed.length ? ` (with the scope ${needed.join(" or ")})` : "";
-  return el("p", { class: "quiet small" }, `Who may ask: ${ways.join(", or ") || "anyone"}${scopes}`);
+  return el("p", { class: "quiet small" }, `Authentication: ${ways.join(", or ") || "none"}${scopes}`);
 }
 
 function showParameters(parameters) {

@@ -1,4 +1,4 @@
-// One card per booking of this buyer: the clock and the buttons while it is held, a receipt once it is paid.
+// One card per booking of this buyer: the countdown and the buttons while it is held, a receipt once it is paid.
 
 import { Countdown } from "./countdown.js";
 import { el } from "./dom.js";
@@ -15,7 +15,7 @@ export class HoldCard {
     this.update(booking);
   }
 
-  /** Draws again only when the state moved; more time just restarts the clock. */
+  /** Renders again only when the state changed; an extension only restarts the countdown. */
   update(booking) {
     const isSameState = this.booking?.state === booking.state;
     this.booking = booking;
@@ -57,7 +57,7 @@ export class HoldCard {
         button(`+${EXTEND_SECONDS / 60} minutes`, "extend"),
         button("Release", "release"),
       ),
-      el("p", { class: "quiet small" }, "Confirm is for the box office: it says that you have paid, and needs a key."),
+      el("p", { class: "quiet small" }, "Confirm is for the box office: it records that you have paid, and needs a key."),
       this.office,
     ];
   }

@@ -1,4 +1,4 @@
-// Where each seat stands: by its own x and y when all seats have them, else in gently curved rows before a front.
+// The position of each seat: its own x and y when all seats have them, else in slightly curved rows before the front.
 
 export const PITCH = 36; // from one seat's middle to the next
 const AISLE = 1.2 * PITCH; // before a section, with room for its name
@@ -17,7 +17,7 @@ export function layOut(seats) {
   return { rows: byRows(groups, curve).map(describe), half, curve };
 }
 
-/** What stands on the seat: its number, or the digits its id ends with. */
+/** The label on the seat: its number, or the digits its id ends with. */
 export const numberOf = (seat) => String(seat.number ?? seat.id.match(/\d+$/)?.[0] ?? seat.id);
 
 /** The row's name; seats without one take the letters their id begins with. */
@@ -45,7 +45,7 @@ function byCoordinates(groups, seats) {
   return rows.sort((one, other) => one[0].y - other[0].y);
 }
 
-// Neighbours in the list are neighbours in the room nearly always; the closest pair sets the scale.
+// Neighbours in the list are nearly always neighbours on the plan; the closest pair sets the scale.
 function smallestGap(seats) {
   const gaps = seats.slice(1).map((seat, index) => Math.hypot(seat.x - seats[index].x, seat.y - seats[index].y));
   const real = gaps.filter((gap) => gap > 0);

@@ -1,4 +1,4 @@
-// The seat map as SVG: drawn once, then only what changed; usable by mouse, touch and keyboard, legible without colour.
+// The seat map as SVG: rendered once, then only what changed; usable by mouse, touch and keyboard, and without colour.
 
 import { svg } from "./dom.js";
 import { PITCH, layOut, numberOf, rowOf } from "./layout.js";
@@ -10,18 +10,18 @@ const PRICE = 46; // from there to what the row costs
 const CLOCK = "M0 -6.5a6.5 6.5 0 1 1 -.01 0M0 -3V.5L2.5 2";
 const STAR = "M0 -7L2 -2.2L7 -2L3 1.4L4.4 6.5L0 3.6L-4.4 6.5L-3 1.4L-7 -2L-2 -2.2Z";
 
-/** How each state looks and reads. "mine" and "owned" are held and booked seats of this buyer. */
+/** The symbol and the text of each state. "mine" and "owned" are held and booked seats of this buyer. */
 export const STATES = {
   available: { glyph: "", words: "available" },
   selected: { glyph: "M-5 .5L-1.5 4L5.5 -4", words: "selected" },
   mine: { glyph: CLOCK, words: "on hold for you" },
   owned: { glyph: STAR, words: "yours" },
-  held: { glyph: CLOCK, words: "on hold for someone else" },
+  held: { glyph: CLOCK, words: "on hold for another buyer" },
   booked: { glyph: "M-4 -4L4 4M4 -4L-4 4", words: "sold" },
   blocked: { glyph: "M-5 0H5", words: "not for sale" },
 };
 
-/** One seat's picture, on the map and in the legend alike. */
+/** The symbol of a seat, on the map and in the legend. */
 export function seatPicture(state, label = "") {
   return [
     svg("rect", { x: -SEAT / 2, y: -SEAT / 2, width: SEAT, height: SEAT, rx: 7 }),
@@ -33,7 +33,7 @@ export function seatPicture(state, label = "") {
 export class SeatMap {
   #places = new Map(); // seat id → {seat, node, row, column}
   #rows = [];
-  #drawn = "";
+  #rendered = "";
 
   /** onToggle(id) when a seat is chosen; onPeek(seat or null) when one is pointed at. */
   constructor(root, { onToggle, onPeek, price }) {
@@ -51,12 +51,12 @@ export class SeatMap {
   /** Shows these seats; stateOf(seat) names the state to show. */
   update(seats, stateOf) {
     const ids = seats.map((seat) => seat.id).join("\n");
-    if (ids !== this.#drawn) this.#draw(seats);
-    this.#drawn = ids;
+    if (ids !== this.#rendered) this.#render(seats);
+    this.#rendered = ids;
     for (const seat of seats) this.#show(seat, stateOf(seat));
   }
 
-  /** Lets a seat blink: something happened to it. */
+  /** Lets a seat blink, because it has changed. */
   flash(ids) {
     for (const id of ids) {
       const node = this.#places.get(id)?.node;
@@ -77,9 +77,9 @@ export class SeatMap {
     node.querySelector("path").setAttribute("d", STATES[state].glyph);
   }
 
-  // ---- drawing
+  // ---- rendering
 
-  #draw(seats) {
+  #render(seats) {
     const { rows, half, curve } = layOut(seats);
     this.#rows = rows;
     this.#places.clear();
@@ -106,7 +106,7 @@ export class SeatMap {
   }
 
   // One price per run of rows that cost the same, at its first row (a free layout has no room beside its rows);
-  // a section's name stands above its first row.
+  // a section's name is above its first row.
   #drawSigns({ half, curve }) {
     return this.#rows.flatMap((row, index) => {
       const before = this.#rows[index - 1];
@@ -124,7 +124,7 @@ export class SeatMap {
     });
   }
 
-  // ---- reaching a seat without a mouse
+  // ---- keyboard
 
   #choose(node) {
     if (node && node.getAttribute("aria-disabled") !== "true") this.onToggle(node.dataset.seat);

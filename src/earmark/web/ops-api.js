@@ -1,4 +1,4 @@
-// What the console asks of the server, by the operator's key. The key is in this tab's memory alone, never in an address.
+// The console's requests, with the operator's key. The key is only in this tab's session storage, never in a URL.
 
 import { Problem, Unreachable } from "./api.js";
 
@@ -9,10 +9,10 @@ export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 export const rememberKey = (key) => sessionStorage.setItem(KEY, key.trim());
 export const forgetKey = () => sessionStorage.removeItem(KEY);
 
-/** How the service fares. */
-export const look = (signal) => request("GET", "/v1/ops", { signal });
+/** The state of the service. */
+export const readState = (signal) => request("GET", "/v1/ops", { signal });
 
-/** Whether the server takes bookings; this needs no key, so it can be asked when nothing else answers. */
+/** Whether the server is ready; this needs no key, so it works when other requests fail. */
 export async function isReady() {
   const answer = await fetch("./readyz", { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) }).catch(() => null);
   return answer?.ok ?? false;
@@ -23,8 +23,8 @@ export const breakLock = (key) => request("DELETE", `/v1/locks/${encodeURICompon
 /** A booking with its history and its payments. */
 export async function readBooking(id) {
   const path = `/v1/bookings/${encodeURIComponent(id)}`;
-  const asked = [request("GET", path), request("GET", `${path}/history`), request("GET", `${path}/payments`)];
-  const [booking, { entries }, { payments }] = await Promise.all(asked);
+  const requests = [request("GET", path), request("GET", `${path}/history`), request("GET", `${path}/payments`)];
+  const [booking, { entries }, { payments }] = await Promise.all(requests);
   return { booking, entries, payments };
 }
 
@@ -38,7 +38,7 @@ async function request(method, url, { signal } = {}) {
     method,
     headers: { Authorization: `Bearer ${sessionStorage.getItem(KEY)}` },
     cache: "no-store",
-    credentials: "omit", // the key speaks, and nobody else
+    credentials: "omit", // authenticate by the key alone, not by a guest's cookie
     signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
   }).catch(() => {
     throw new Unreachable();

@@ -1,4 +1,4 @@
-// The cards of the console, each drawn from what the server told. One that has not changed is left as it is.
+// The cards of the console, rendered from the server's response. A card that has not changed is left as it is.
 
 import { byId, el, inline } from "./dom.js";
 import { age, count, list, money } from "./text.js";
@@ -8,8 +8,8 @@ const PARTS = { server: "Server", database: "Database", locks: "Locks", admissio
 const STANDING = {
   well: "well",
   failing: "fails",
-  silent: "not heard of",
-  disabled: "given up",
+  silent: "no heartbeat",
+  disabled: "disabled",
   off: "switched off",
 };
 
@@ -19,11 +19,11 @@ const number = (value) => (value >= MANY ? "10,000+" : value.toLocaleString("en"
 
 let clock = 0; // the server's time at its last answer
 
-/** An age that goes on by itself, for it is kept as the moment when it began; `until` counts down to one. */
+/** An age that counts up, stored as the moment when it began; `until` counts down to a moment. */
 const since = (seconds) => el("span", { class: "age", "data-from": clock - 1000 * seconds }, age(seconds));
 const until = (seconds) => el("span", { class: "age", "data-to": clock + 1000 * seconds }, age(seconds));
 
-/** It is so late, by the server's clock. */
+/** Updates all ages; `now` is the server's time. */
 export function tick(now) {
   for (const node of document.querySelectorAll(".age")) {
     const { from, to } = node.dataset;
@@ -31,11 +31,11 @@ export function tick(now) {
   }
 }
 
-/** Draws again only when something differs, so that a button in use keeps its focus and a selection stays. */
-function draw(node, facts, nodes) {
-  const drawn = JSON.stringify(facts);
-  if (node.dataset.drawn === drawn) return false;
-  node.dataset.drawn = drawn;
+/** Renders again only when something differs, so that a button in use keeps its focus and a selection stays. */
+function render(node, facts, nodes) {
+  const rendered = JSON.stringify(facts);
+  if (node.dataset.rendered === rendered) return false;
+  node.dataset.rendered = rendered;
   node.replaceChildren(...nodes());
   return true;
 }
@@ -53,7 +53,7 @@ const isEmpty = (cell) => cell === "" || cell === null;
 
 const mark = (standing) => el("span", { class: "mark", "data-standing": standing }, STANDING[standing] ?? standing);
 
-/** All of them. What the ages count from is the server's own clock. */
+/** Shows all cards. Ages are counted by the server's clock. */
 export function showAll(seen, before, { tellStory, breakLock }) {
   clock = Date.parse(seen.now);
   showNeeds(seen);
@@ -66,9 +66,9 @@ export function showAll(seen, before, { tellStory, breakLock }) {
   tick(clock);
 }
 
-// ---- what needs somebody
+// ---- what needs the operator
 
-/** How many things need somebody. */
+/** How many things need the operator. */
 export const needed = (needs) => needs.reduce((sum, need) => sum + need.count, 0);
 
 function showNeeds({ needs, parts }) {
@@ -76,20 +76,20 @@ function showNeeds({ needs, parts }) {
   const things = needed(needs);
   const many = things === 1 ? "One thing needs you." : `${number(things)} things need you.`;
   byId("needs-name").textContent = things ? many : "Nothing needs you.";
-  byId("needs-good").textContent = needs.length ? "" : "Everybody is at work, nothing is late, and no payment waits for a person.";
-  draw(byId("needs-list"), needs, () =>
+  byId("needs-good").textContent = needs.length ? "" : "All workers are running, nothing is late, and no payment needs review.";
+  render(byId("needs-list"), needs, () =>
     needs.map(({ area, said, what_to_do }) =>
       el("li", { "data-area": area }, el("strong", {}, said), el("span", {}, inline(what_to_do))),
     ),
   );
-  draw(byId("parts"), parts, () =>
+  render(byId("parts"), parts, () =>
     parts.map(({ name, up, said }) => el("li", { "data-up": `${up}`, title: said }, `${PARTS[name]}${up ? "" : ": down"}`)),
   );
 }
 
-/** The server says of itself that it takes no bookings. */
+/** The server is not ready. */
 export function showUnready() {
-  delete byId("parts").dataset.drawn;
+  delete byId("parts").dataset.rendered;
   byId("parts").replaceChildren(el("li", { "data-up": "false" }, "Not ready: no bookings are taken"));
 }
 
@@ -101,7 +101,7 @@ function showFigures({ payments, holds, relay, webhooks, lines, locks }) {
   const ended = holds.expired.swept + holds.expired.met + holds.expired.made_room;
   const figures = [
     {
-      name: "Payments for a person",
+      name: "Payments needing review",
       value: number(payments.attention),
       note: payments.attention ? "listed below" : "none is stuck",
       bad: payments.attention > 0,
@@ -115,7 +115,7 @@ function showFigures({ payments, holds, relay, webhooks, lines, locks }) {
     {
       name: "Held now",
       value: number(holds.held),
-      note: holds.next_in_seconds === null ? "nobody holds anything" : ["next ends in ", until(holds.next_in_seconds)],
+      note: holds.next_in_seconds === null ? "no holds" : ["next ends in ", until(holds.next_in_seconds)],
     },
     {
       name: "Due, not ended",
@@ -135,11 +135,11 @@ function showFigures({ payments, holds, relay, webhooks, lines, locks }) {
       note: webhooks.late_seconds ? ["late by ", since(webhooks.late_seconds)] : count(webhooks.known, "webhook"),
       bad: webhooks.late_seconds > 60,
     },
-    { name: "Requests in line", value: number(waiting), note: `${count(flying, "batch").replace(/hs$/, "hes")} under way` },
+    { name: "Requests queued", value: number(waiting), note: `${count(flying, "batch").replace(/hs$/, "hes")} under way` },
     {
       name: "Locks held",
       value: locks.up ? `${number(locks.listed.length)}${locks.more ? "+" : ""}` : "–",
-      note: locks.configured ? (locks.up ? "on Redis" : "Redis is silent") : "no Redis here",
+      note: locks.configured ? (locks.up ? "on Redis" : "Redis does not answer") : "no Redis here",
       bad: locks.configured && !locks.up,
     },
   ];
@@ -163,8 +163,8 @@ function showPayments({ payments }, tellStory) {
   const rest = attention - cases.length;
   byId("payments-note").textContent = attention
     ? (rest > 0 ? `The oldest ${cases.length} of ${number(attention)}. All of them: earmark payments attention` : "")
-    : "None. Money that is under way is seen through by itself.";
-  draw(byId("cases"), cases, () => cases.map((one) => showCase(one, tellStory)));
+    : "None. Open payments are completed automatically.";
+  render(byId("cases"), cases, () => cases.map((one) => showCase(one, tellStory)));
 }
 
 function showCase(one, tellStory) {
@@ -172,9 +172,9 @@ function showCase(one, tellStory) {
   const refused = one.refused.map(
     (refund) => `A refund of ${money(refund.amount, currency)} was refused${refund.code ? `: ${refund.code}` : ""}.`,
   );
-  // What a refusal has said already is not said twice.
-  const told = one.refused.some((refund) => refund.code === one.code) ? [one.message] : [one.code, one.message];
-  const why = [...refused, told.filter(Boolean).join(": ")].filter(Boolean);
+  // A code that a refused refund shows already is not repeated.
+  const reason = one.refused.some((refund) => refund.code === one.code) ? [one.message] : [one.code, one.message];
+  const why = [...refused, reason.filter(Boolean).join(": ")].filter(Boolean);
   return el(
     "li",
     { class: "case", "data-payment": one.payment_id },
@@ -185,7 +185,7 @@ function showCase(one, tellStory) {
       el("span", {}, `${money(one.captured, currency)} taken, ${money(one.refunded, currency)} given back`),
       el("span", { class: "quiet" }, "for ", since((clock - Date.parse(one.since)) / 1000)),
     ),
-    el("p", {}, why.join(" ") || "The gateway did not say why."),
+    el("p", {}, why.join(" ") || "The gateway gave no reason."),
     el("p", { class: "todo" }, one.what_to_do),
     el(
       "dl",
@@ -198,7 +198,7 @@ function showCase(one, tellStory) {
       ].map(([name, value]) => [el("dt", {}, name), el("dd", {}, el("code", {}, value))]),
     ),
     el("ul", { class: "commands" }, one.commands.map(command)),
-    el("button", { type: "button", class: "plain", click: () => tellStory(one.booking_id) }, "Tell its story below"),
+    el("button", { type: "button", class: "plain", click: () => tellStory(one.booking_id) }, "Show its history below"),
   );
 }
 
@@ -210,7 +210,7 @@ function command(text) {
       await navigator.clipboard.writeText(text);
       copy.textContent = "Copied";
     } catch {
-      getSelection().selectAllChildren(code); // where the page may not write there, a person can
+      getSelection().selectAllChildren(code); // without access to the clipboard, the operator copies it
       copy.textContent = "Press Ctrl+C";
     }
     setTimeout(() => (copy.textContent = "Copy"), 2000);
@@ -218,18 +218,18 @@ function command(text) {
   return el("li", {}, code, copy);
 }
 
-// ---- who is at work
+// ---- workers
 
 function showWorkers({ workers, roles_missing: missing, version }) {
   const hosts = new Set(workers.map(({ host }) => host)).size;
   byId("workers-note").textContent = workers.length
     ? `${count(workers.length, "role")} on ${count(hosts, "host")}.`
-    : "Nobody was ever heard of. Start some: earmark worker";
-  const nobody = missing.map((role) => ({
+    : "No worker has reported. Start one: earmark worker";
+  const absent = missing.map((role) => ({
     attributes: { class: "bad" },
-    cells: [el("strong", {}, role), "nobody", mark("missing"), "", "", ""],
+    cells: [el("strong", {}, role), "not running", mark("missing"), "", "", ""],
   }));
-  const somebody = workers.map((one) => ({
+  const reported = workers.map((one) => ({
     attributes: { class: one.standing === "well" ? "" : "bad" },
     cells: [
       el("strong", {}, one.role),
@@ -240,10 +240,10 @@ function showWorkers({ workers, roles_missing: missing, version }) {
       one.rounds.toLocaleString("en"),
     ],
   }));
-  table(byId("workers"), ["Role", "Where", "Standing", "Last heard", "Last round", "Rounds"], [...nobody, ...somebody]);
+  table(byId("workers"), ["Role", "Host", "Status", "Last heartbeat", "Last round", "Rounds"], [...absent, ...reported]);
 }
 
-// ---- lines
+// ---- queues
 
 function showLines({ lines, now }, before) {
   const then = new Map((before?.lines ?? []).map((line) => [line.verb, line]));
@@ -264,7 +264,7 @@ function showLines({ lines, now }, before) {
       ],
     };
   });
-  table(byId("lines"), ["Verb", "Waiting", "In flight", "Rate", "Batch size", "In all"], rows);
+  table(byId("lines"), ["Verb", "Waiting", "In flight", "Rate", "Batch size", "Total"], rows);
 }
 
 // ---- webhooks
@@ -274,9 +274,9 @@ function showWebhooks({ webhooks }) {
   const quiet = known - listed.length;
   byId("webhooks-note").textContent = known
     ? quiet > 0
-      ? `${count(quiet, "webhook")} of ${known} with nothing waiting, and all well.`
+      ? `${count(quiet, "webhook")} of ${known} without pending deliveries or failures.`
       : ""
-    : "None is set up.";
+    : "No webhooks.";
   const rows = listed.map((one) => ({
     attributes: { class: ["failing", "disabled"].includes(one.standing) ? "bad" : "" },
     cells: [
@@ -286,7 +286,7 @@ function showWebhooks({ webhooks }) {
       one.late_seconds ? since(one.late_seconds) : "–",
     ],
   }));
-  table(byId("webhooks"), ["To", "Standing", "Waiting", "Late"], rows);
+  table(byId("webhooks"), ["Host", "Status", "Pending", "Late"], rows);
 }
 
 // ---- locks
@@ -296,14 +296,14 @@ function showLocks({ locks }, breakLock) {
   byId("locks-note").textContent = !configured
     ? "No Redis is set up here, so there are no locks to see."
     : !up
-      ? "The Redis of the locks does not answer: who holds what is not known."
+      ? "The Redis of the locks does not answer: the holders are unknown."
       : more
         ? `The first ${listed.length}. All of them: earmark locks list`
         : listed.length
           ? ""
-          : "Nobody holds a lock.";
+          : "No lock is held.";
   const facts = listed.map(({ key, holder, fence, waiters, waiting }) => [key, holder, fence, waiters, waiting]);
-  draw(byId("locks"), facts, () => {
+  render(byId("locks"), facts, () => {
     table(byId("locks"), ["Key", "Held by", "For", "Ends in", "Waiting", ""], listed.map((lock) => lockRow(lock, breakLock)));
     return byId("locks").childNodes;
   });
@@ -329,7 +329,7 @@ function lockRow(lock, breakLock) {
       [lock.holder, lock.fence !== null && el("span", { class: "quiet small" }, ` fence ${lock.fence}`)],
       since(lock.age_seconds),
       until(lock.ttl_seconds),
-      lock.waiting ? [el("strong", {}, lock.waiting), ` ${waiters}`] : "nobody",
+      lock.waiting ? [el("strong", {}, lock.waiting), ` ${waiters}`] : "none",
       press,
     ],
   };

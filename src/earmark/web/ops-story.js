@@ -1,14 +1,14 @@
-// The story of a booking, or of a seat, from the calls that tell it; and what to do when this key may not ask them.
+// The history of a booking, or the state of a seat; and what to do when this key may not read them.
 
 import { el, inline } from "./dom.js";
 import * as api from "./ops-api.js";
 import { claim, money } from "./text.js";
 
-/** Nodes that tell it, or that say why they cannot. */
+/** Nodes with the explanation, or with the reason why there is none. */
 export async function explain(what, { tellStory, kind }) {
   try {
     const [, event, seat] = /^([^/]+)\/(.+)$/.exec(what) ?? [];
-    return seat ? await tellSeat(event, seat, tellStory) : tellBooking(await api.readBooking(what));
+    return seat ? await seatNodes(event, seat, tellStory) : bookingNodes(await api.readBooking(what));
   } catch (error) {
     return [el("p", { class: "notice", "data-kind": "warning" }, inline(refusal(error, what, kind)))];
   }
@@ -16,30 +16,30 @@ export async function explain(what, { tellStory, kind }) {
 
 function refusal(error, what, kind) {
   if (error.status === 403)
-    return `This key may not look at bookings: for that it needs the scope \`sell\` too. Or ask: \`earmark explain ${what}\``;
+    return `This key may not read bookings: for that it needs the scope \`sell\` too. Or run: \`earmark explain ${what}\``;
   if ([404, 422].includes(error.status))
-    return `There is nothing of that name among the ${kind} bookings and seats. A seat is named as \`event/seat\`.`;
+    return `No ${kind} booking or seat has that name. A seat is named as \`event/seat\`.`;
   return error.message;
 }
 
-async function tellSeat(event, seat, tellStory) {
-  const told = await api.explainSeat(event, seat);
-  const id = told.booking_id;
-  const open = id && el("button", { type: "button", class: "plain", click: () => tellStory(id) }, `Tell the story of ${id}`);
-  return [el("p", {}, el("strong", {}, `${told.id} of ${event} is ${told.state}. `), told.why), open ?? ""];
+async function seatNodes(event, seat, tellStory) {
+  const explained = await api.explainSeat(event, seat);
+  const id = explained.booking_id;
+  const open = id && el("button", { type: "button", class: "plain", click: () => tellStory(id) }, `Show the history of ${id}`);
+  return [el("p", {}, el("strong", {}, `${explained.id} of ${event} is ${explained.state}. `), explained.why), open ?? ""];
 }
 
-function tellBooking({ booking, entries, payments }) {
+function bookingNodes({ booking, entries, payments }) {
   const { amount, currency } = booking.total;
   const what = `${claim(booking) || "nothing"} of ${booking.event_id}, for ${booking.buyer}, ${money(amount, currency)}.`;
   return [
     el("p", {}, el("strong", {}, `${booking.state[0].toUpperCase()}${booking.state.slice(1)}: `), what),
-    el("ol", { class: "timeline" }, entries.map((entry) => tellEntry(entry, currency))),
-    ...payments.map((payment) => tellPayment(payment, currency)),
+    el("ol", { class: "timeline" }, entries.map((entry) => entryNode(entry, currency))),
+    ...payments.map((payment) => paymentNode(payment, currency)),
   ];
 }
 
-function tellEntry({ at, verb, before, after, actor, reason, facts }, currency) {
+function entryNode({ at, verb, before, after, actor, reason, facts }, currency) {
   const moved = before === after ? "" : ` ${before ?? "new"} → ${after}`;
   const paid = facts.payment;
   const money_ = paid?.to && (paid.from === paid.to ? `payment stays ${paid.to}` : `payment ${paid.from} → ${paid.to}`);
@@ -55,8 +55,8 @@ function tellEntry({ at, verb, before, after, actor, reason, facts }, currency) 
   );
 }
 
-function tellPayment({ id, gateway, state, amount, captured, refunded, code, message }, currency) {
-  const told = `${money(amount.amount, currency)} asked, ${money(captured, currency)} taken, ${money(refunded, currency)} given back`;
+function paymentNode({ id, gateway, state, amount, captured, refunded, code, message }, currency) {
+  const sums = `${money(amount.amount, currency)} requested, ${money(captured, currency)} captured, ${money(refunded, currency)} refunded`;
   const why = [code, message].filter(Boolean).join(": ");
-  return el("p", {}, `Payment at ${gateway}: `, el("strong", {}, state.replace("_", " ")), `, ${told}.${why ? ` ${why}.` : ""} `, el("code", {}, id));
+  return el("p", {}, `Payment at ${gateway}: `, el("strong", {}, state.replace("_", " ")), `, ${sums}.${why ? ` ${why}.` : ""} `, el("code", {}, id));
 }

@@ -1,4 +1,4 @@
-// The console: what needs a person first, then the figures. The server judges what is wrong; this shows it.
+// The console: first what needs the operator, then the figures. The server decides what is wrong; this page shows it.
 
 import { byId, el } from "./dom.js";
 import * as api from "./ops-api.js";
@@ -10,24 +10,24 @@ import { age, count } from "./text.js";
 const POLL_SECONDS = 4;
 const NEWS_MS = 10_000;
 const REFUSED = {
-  401: "This server does not know that key. Was it copied whole, and is it a key of this server?",
-  403: "This key may not look here: it lacks the scope ops. Its owner can make another: earmark keys create … --scope ops",
+  401: "This server does not know that key. Was it copied completely, and is it a key of this server?",
+  403: "This key may not open the console: it lacks the scope ops. Create another: earmark keys create … --scope ops",
 };
 
-let seen = null; // what the server last told
+let seen = null; // the server's last response
 let before = null; // and before that, for rates
 let seenAt = 0;
 
 const poller = new Poller({ ask: refresh, seconds: POLL_SECONDS, onLink: showLink });
 
-// ---- asking
+// ---- requests
 
 async function refresh(signal) {
   try {
-    const told = await api.look(signal);
+    const answer = await api.readState(signal);
     if (signal.aborted) return;
-    [before, seen, seenAt] = [seen, told, Date.now()];
-    if (byId("notice").dataset.outage) hush();
+    [before, seen, seenAt] = [seen, answer, Date.now()];
+    if (byId("notice").dataset.outage) hideNotice();
     show();
   } catch (error) {
     if (!signal.aborted) await refuse(error);
@@ -39,10 +39,10 @@ async function refuse(error) {
   if (REFUSED[error.status]) return askForKey(REFUSED[error.status]);
   const advice =
     error.status === 503
-      ? "The database does not answer, so nobody can book. See whether it runs, and ask: earmark doctor"
+      ? "The database does not answer, so bookings fail. Check whether it runs, and see: earmark doctor"
       : error.message;
   byId("notice").dataset.outage = true;
-  tell("bad", advice + (seen ? ` What stands below is from ${new Date(seenAt).toLocaleTimeString()}.` : ""));
+  notify("bad", advice + (seen ? ` The figures below are from ${new Date(seenAt).toLocaleTimeString()}.` : ""));
   if (!(await api.isReady())) cards.showUnready();
 }
 
@@ -54,7 +54,7 @@ function askForKey(why) {
   byId("entry").hidden = false;
   byId("entry-key").value = "";
   document.title = "Console · Earmark";
-  if (why) tell("warning", why);
+  if (why) notify("warning", why);
   byId("entry-key").focus();
 }
 
@@ -76,24 +76,24 @@ function show() {
   cards.showAll(seen, before, { tellStory, breakLock: confirmBreak });
 }
 
-// Ages go on between two answers.
+// Ages count up between two responses.
 setInterval(() => {
   if (seen && !document.hidden) cards.tick(Date.parse(seen.now) + Date.now() - seenAt);
 }, 1000);
 
 function showLink(isUp) {
   byId("link").dataset.up = isUp;
-  byId("link").textContent = isUp ? "Up to date" : seen ? `Silent for ${age((Date.now() - seenAt) / 1000)}` : "No answer";
+  byId("link").textContent = isUp ? "Up to date" : seen ? `No answer for ${age((Date.now() - seenAt) / 1000)}` : "No answer";
   if (byId("entry").hidden) byId("board").classList.toggle("stale", !isUp);
 }
 
-function tell(kind, words) {
+function notify(kind, words) {
   byId("notice").dataset.kind = kind;
   byId("notice-text").textContent = words;
   byId("notice").hidden = false;
 }
 
-function hush() {
+function hideNotice() {
   byId("notice").hidden = true;
   delete byId("notice").dataset.outage;
 }
@@ -106,7 +106,7 @@ function confirmBreak(lock) {
   toBreak = lock;
   byId("break-key").textContent = lock.key;
   byId("break-holder").textContent = lock.holder;
-  byId("break-others").textContent = lock.waiting ? count(lock.waiting, "other") : "nobody";
+  byId("break-others").textContent = lock.waiting ? count(lock.waiting, "waiter") : "no waiters";
   byId("break").returnValue = "leave";
   byId("break").showModal();
 }
@@ -118,11 +118,11 @@ async function breakLock() {
     await api.breakLock(key);
     byId("aloud").textContent = `The lock ${key} was taken from ${holder}.`;
     await poller.now();
-    tell("good", `The lock ${key} was taken from ${holder}.`);
-    setTimeout(hush, NEWS_MS);
+    notify("good", `The lock ${key} was taken from ${holder}.`);
+    setTimeout(hideNotice, NEWS_MS);
   } catch (error) {
     await poller.now();
-    tell("bad", error.status === 404 ? `Nobody holds ${key} any more: there was nothing to break.` : error.message);
+    notify("bad", error.status === 404 ? `The lock ${key} is no longer held: there was nothing to break.` : error.message);
   }
 }
 
@@ -132,7 +132,7 @@ function tellStory(what) {
   byId("explain-name").scrollIntoView({ block: "start" });
 }
 
-async function answerStory(submit) {
+async function submitExplain(submit) {
   submit.preventDefault();
   const what = byId("explain-what").value.trim();
   byId("story").replaceChildren(el("p", { class: "quiet" }, "One moment…"));
@@ -144,15 +144,15 @@ async function answerStory(submit) {
 byId("entry").addEventListener("submit", (submit) => {
   submit.preventDefault();
   api.rememberKey(byId("entry-key").value);
-  hush();
+  hideNotice();
   open();
 });
 byId("forget").addEventListener("click", () => {
-  hush();
+  hideNotice();
   askForKey(null);
 });
 byId("break").addEventListener("close", breakLock);
-byId("explain").addEventListener("submit", answerStory);
+byId("explain").addEventListener("submit", submitExplain);
 
 if (api.hasKey()) open();
 else askForKey(null);

@@ -1,4 +1,4 @@
-// Asks again and again while somebody looks: pauses in a hidden tab, slows down while the server is silent.
+// Fetches repeatedly while the page is visible: pauses in a hidden tab, slows down while the server does not answer.
 
 const SILENCE_SECONDS_MAX = 15;
 
@@ -7,15 +7,15 @@ export class Poller {
   #running = null;
   #failures = 0;
 
-  /** ask(signal) fetches once; onLink(true or false) hears whether the server answered. */
+  /** ask(signal) fetches once; onLink(true or false) is called with whether the server answered. */
   constructor({ ask, seconds, onLink }) {
     this.ask = ask;
     this.seconds = seconds;
     this.onLink = onLink;
-    document.addEventListener("visibilitychange", () => this.#onSight());
+    document.addEventListener("visibilitychange", () => this.#onVisibility());
   }
 
-  /** Asks at once; an older question still in the air is dropped, its answer would be stale. */
+  /** Fetches at once; a request that is still open is aborted, for its response would be stale. */
   async now() {
     this.stop();
     const running = (this.#running = new AbortController());
@@ -35,9 +35,9 @@ export class Poller {
     this.#running?.abort();
   }
 
-  #onSight() {
+  #onVisibility() {
     if (document.hidden) this.stop();
-    else if (this.#running) this.now(); // not before the first question
+    else if (this.#running) this.now(); // not before the first fetch
   }
 
   #pause() {

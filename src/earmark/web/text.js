@@ -1,4 +1,4 @@
-// How amounts, times and lists read to a person, in the language of their browser.
+// Formats amounts, times and lists in the language of the browser.
 
 /** Minor units as money: (4500, "EUR") reads €45.00, (4500, "JPY") reads ¥4,500. */
 export function money(amount, currency) {
@@ -37,12 +37,12 @@ export function list(words) {
 /** "1 seat", "2 seats". */
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 
-/** A moment as the buyer's own calendar says it. */
+/** A moment in the time zone of the browser. */
 export function moment(rfc3339) {
   return new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "short" }).format(new Date(rfc3339));
 }
 
-/** What a booking holds, in words: "A1, A2 and 2 × GA". */
+/** The lines of a booking as text: "A1, A2 and 2 × GA". */
 export function claim(booking) {
   return list([...booking.seats.map((seat) => seat.id), ...booking.pools.map((pool) => `${pool.units} × ${pool.id}`)]);
 }

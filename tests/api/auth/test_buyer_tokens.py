@@ -201,13 +201,13 @@ async def test_a_silent_database_makes_no_key_wrong(shop: Shop, monkeypatch: pyt
 
     _, secret = await shop.key(Scope.SELL)
     token = await issued(shop, secret)
-    assert shop.services.authenticator._ring is not None
+    assert shop.services.authenticator._cache is not None
 
     async def silent(_: object) -> None:
         raise StoreUnavailable(because="a test says so")
 
-    monkeypatch.setattr(shop.services.authenticator._ring._keys, "find", silent)
-    monkeypatch.setattr(shop.services.authenticator._ring._keys, "read", silent)
+    monkeypatch.setattr(shop.services.authenticator._cache._keys, "find", silent)
+    monkeypatch.setattr(shop.services.authenticator._cache._keys, "read", silent)
     async with shop.caller(secret) as seller, shop.caller(token) as alice:
         assert (await seller.get("/v1/events")).status_code == 200
         shop.ticks.now += 1

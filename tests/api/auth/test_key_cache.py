@@ -14,7 +14,7 @@ from tests.api.conftest import FixedClock
 from tests.api.matrix import Ticks
 
 from earmark.api.auth import key_cache, key_snapshot
-from earmark.api.auth.api_keys import Authenticator, Doubt, Principal, hash_of, new_key, new_key_id
+from earmark.api.auth.api_keys import Authenticator, Principal, UnverifiedCredential, hash_of, new_key, new_key_id
 from earmark.api.auth.key_cache import KeyCache
 from earmark.api.middleware.deadlines import Deadline
 from earmark.domain.api_key import ApiKey, Scope
@@ -104,7 +104,9 @@ async def until(fact: Callable[[], bool]) -> None:
 async def shown(authenticator: Authenticator, secret: str) -> Principal | None:
     """The principal: at once where it is cached, else by a read."""
     found = authenticator.authenticate(secret, FixedClock(datetime.now(UTC)))
-    return await authenticator.look_up(found, now=datetime.now(UTC)) if isinstance(found, Doubt) else found
+    return (
+        await authenticator.look_up(found, now=datetime.now(UTC)) if isinstance(found, UnverifiedCredential) else found
+    )
 
 
 async def test_a_key_that_is_in_use_is_recognised_without_a_wait(
@@ -117,7 +119,7 @@ async def test_a_key_that_is_in_use_is_recognised_without_a_wait(
     for _ in range(20):
         ticks.now += 0.4
         assert isinstance(authenticator.authenticate(secret, FixedClock(NOW)), Principal)
-        await until(lambda: authenticator._ring is not None and not authenticator._ring._looks)
+        await until(lambda: authenticator._cache is not None and not authenticator._cache._lookups)
     assert 5 <= key_store.asked <= 12
 
 
@@ -178,29 +180,29 @@ async def test_many_requests_with_one_key_cost_one_read(authenticator: Authentic
 
 async def test_many_wrong_keys_fill_neither_the_memory_nor_the_database(key_store: SlowKeyStore, ticks: Ticks) -> None:
     """Few are looked up at a time, few wait, the others share one look; a known key gets through."""
-    ring = KeyCache(Keys(key_store), timer=ticks, kept_max=100)
+    cache = KeyCache(Keys(key_store), timer=ticks, kept_max=100)
     _, secret = await made(key_store)
-    assert await ring.look(hash_of(secret))
+    assert await cache.look_up(hash_of(secret))
     key_store.open.clear()
     strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(5000)]
-    looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
-    await until(lambda: key_store.at_once == key_cache.STRANGERS_AT_ONCE)
-    assert len(ring._looks) == key_cache.STRANGERS_WAITING_MAX
+    looks = [asyncio.create_task(cache.look_up(stranger)) for stranger in strangers]
+    await until(lambda: key_store.at_once == key_cache.UNKNOWN_AT_ONCE)
+    assert len(cache._lookups) == key_cache.UNKNOWN_WAITING_MAX
     ticks.now += 5
-    own = asyncio.create_task(ring.look(hash_of(secret)))
-    await until(lambda: key_store.at_once == key_cache.STRANGERS_AT_ONCE + 1)
+    own = asyncio.create_task(cache.look_up(hash_of(secret)))
+    await until(lambda: key_store.at_once == key_cache.UNKNOWN_AT_ONCE + 1)
     key_store.open.set()
     assert await own, "a key that was good before does not wait behind unknown keys"
     told = await asyncio.gather(*looks, return_exceptions=True)
     assert {type(answer) for answer in told} == {type(None), Overloaded}
-    assert told.count(None) == key_cache.STRANGERS_WAITING_MAX + key_snapshot.WAITING_MAX, "so many wait, and no more"
-    assert key_store.asked <= key_cache.STRANGERS_WAITING_MAX + 2, "all others shared one read of all keys"
-    assert key_store.at_once_max <= key_cache.STRANGERS_AT_ONCE + 1
+    assert told.count(None) == key_cache.UNKNOWN_WAITING_MAX + key_snapshot.WAITING_MAX, "so many wait, and no more"
+    assert key_store.asked <= key_cache.UNKNOWN_WAITING_MAX + 2, "all others shared one read of all keys"
+    assert key_store.at_once_max <= key_cache.UNKNOWN_AT_ONCE + 1
     for stranger in strangers[:500]:
-        await ring.look(stranger)
-    assert len(ring._strangers) == 100
-    assert ring.knows(hash_of(secret))
-    await ring.close()
+        await cache.look_up(stranger)
+    assert len(cache._missing) == 100
+    assert cache.knows(hash_of(secret))
+    await cache.close()
 
 
 async def test_many_requests_get_429_where_not_all_keys_can_be_read(
@@ -210,75 +212,75 @@ async def test_many_requests_get_429_where_not_all_keys_can_be_read(
     monkeypatch.setattr(key_snapshot, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(key_snapshot, "PAGE", 1)
     monkeypatch.setattr(key_snapshot, "KEYS_MAX", 1)
-    ring = KeyCache(Keys(key_store), timer=ticks)
+    cache = KeyCache(Keys(key_store), timer=ticks)
     first, second = sorted([await made(key_store), await made(key_store)])
     key_store.open.clear()
-    strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(key_cache.STRANGERS_WAITING_MAX)]
-    looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
-    await until(lambda: len(ring._looks) == key_cache.STRANGERS_WAITING_MAX)
-    assert await ring.look(hash_of(first[1])), "it is among those that were read"
+    strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(key_cache.UNKNOWN_WAITING_MAX)]
+    looks = [asyncio.create_task(cache.look_up(stranger)) for stranger in strangers]
+    await until(lambda: len(cache._lookups) == key_cache.UNKNOWN_WAITING_MAX)
+    assert await cache.look_up(hash_of(first[1])), "it is among those that were read"
     with pytest.raises(Overloaded):
-        await ring.look(hash_of(second[1]))
+        await cache.look_up(hash_of(second[1]))
     key_store.open.set()
     await asyncio.gather(*looks)
-    await ring.close()
+    await cache.close()
 
 
 async def test_the_key_behind_a_token_does_not_count_as_wrong(key_store: SlowKeyStore, ticks: Ticks) -> None:
     """Only this service signs tokens: however many wrong keys wait, the key that a token names is looked up."""
-    ring = KeyCache(Keys(key_store), timer=ticks)
+    cache = KeyCache(Keys(key_store), timer=ticks)
     key_id, _ = await made(key_store)
     key_store.open.clear()
-    strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(2 * key_cache.STRANGERS_WAITING_MAX)]
-    looks = [asyncio.create_task(ring.look(stranger)) for stranger in strangers]
-    await until(lambda: key_store.at_once == key_cache.STRANGERS_AT_ONCE)
-    own = asyncio.create_task(ring.look(key_id))
-    await until(lambda: key_store.at_once == key_cache.STRANGERS_AT_ONCE + 1)
+    strangers = [hashlib.sha256(b"%d" % n).digest() for n in range(2 * key_cache.UNKNOWN_WAITING_MAX)]
+    looks = [asyncio.create_task(cache.look_up(stranger)) for stranger in strangers]
+    await until(lambda: key_store.at_once == key_cache.UNKNOWN_AT_ONCE)
+    own = asyncio.create_task(cache.look_up(key_id))
+    await until(lambda: key_store.at_once == key_cache.UNKNOWN_AT_ONCE + 1)
     key_store.open.set()
     assert await own
     await asyncio.gather(*looks)
-    await ring.close()
+    await cache.close()
 
 
 async def test_waiting_requests_are_answered_in_groups(key_store: SlowKeyStore, ticks: Ticks) -> None:
     """Another request has its turn after each group, whatever number waits."""
-    rolls = key_snapshot.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
+    snapshot = key_snapshot.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
     told = 0
 
     async def wait() -> None:
         nonlocal told
-        await rolls.read()
+        await snapshot.read()
         told += 1
 
     waits = [asyncio.create_task(wait()) for _ in range(key_snapshot.WAITING_MAX)]
-    await until(lambda: rolls._waiting_count == key_snapshot.WAITING_MAX)
+    await until(lambda: snapshot._waiting_count == key_snapshot.WAITING_MAX)
     steps, before = [], 0
     while not all(one.done() for one in waits):
         await asyncio.sleep(0)
         steps.append(told - before)
         before = told
     assert told == key_snapshot.WAITING_MAX
-    assert max(steps) <= key_snapshot.PORTION
-    await rolls.close()
+    assert max(steps) <= key_snapshot.NOTIFIED_AT_ONCE
+    await snapshot.close()
 
 
 async def test_a_caller_that_comes_when_the_last_was_answered_is_answered_too(key_store: SlowKeyStore) -> None:
     """The task that reads has nothing left to do then, and is not done yet."""
-    rolls = key_snapshot.KeySnapshot(Keys(key_store), timer=lambda: next(seconds), deadline=Deadline(3.0))
+    snapshot = key_snapshot.KeySnapshot(Keys(key_store), timer=lambda: next(seconds), deadline=Deadline(3.0))
     seconds = itertools.count(0.0, 2.0)
-    first = asyncio.create_task(rolls.read())
+    first = asyncio.create_task(snapshot.read())
     for turns in range(12):
-        late = asyncio.create_task(_after(turns, rolls))
+        late = asyncio.create_task(_after(turns, snapshot))
         assert (await late).whole, turns
     assert (await first).whole
-    await rolls.close()
+    await snapshot.close()
 
 
-async def _after(turns: int, rolls: key_snapshot.KeySnapshot) -> key_snapshot.Found:
-    first = asyncio.create_task(rolls.read())
+async def _after(turns: int, snapshot: key_snapshot.KeySnapshot) -> key_snapshot.AllKeys:
+    first = asyncio.create_task(snapshot.read())
     for _ in range(turns):
         await asyncio.sleep(0)
-    found = await rolls.read()
+    found = await snapshot.read()
     await first
     return found
 
@@ -287,10 +289,10 @@ async def test_callers_wait_no_longer_for_all_keys_once_the_reader_is_closed(
     key_store: SlowKeyStore, ticks: Ticks
 ) -> None:
     """Also where the reading has not begun."""
-    rolls = key_snapshot.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
-    wait = asyncio.create_task(rolls.read())
+    snapshot = key_snapshot.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
+    wait = asyncio.create_task(snapshot.read())
     await asyncio.sleep(0)
-    await rolls.close()
+    await snapshot.close()
     with pytest.raises(asyncio.CancelledError):
         await wait
 
@@ -299,23 +301,23 @@ async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(
     key_store: SlowKeyStore, ticks: Ticks
 ) -> None:
     """Good keys of a suspicious address are served at once while its wrong ones wait, also where too many wait."""
-    ring = KeyCache(Keys(key_store), timer=ticks)
+    cache = KeyCache(Keys(key_store), timer=ticks)
     (_, first), (_, second) = await made(key_store), await made(key_store)
-    assert await ring.look_among_all(hash_of(first))
+    assert await cache.look_up_in_snapshot(hash_of(first))
     wrong = [
-        asyncio.create_task(ring.look_among_all(hash_of(new_key(mode=Mode.TEST))))
+        asyncio.create_task(cache.look_up_in_snapshot(hash_of(new_key(mode=Mode.TEST))))
         for _ in range(key_snapshot.WAITING_MAX)
     ]
-    await until(lambda: ring._all_keys._waiting_count == key_snapshot.WAITING_MAX)
-    assert await ring.look_among_all(hash_of(second))
+    await until(lambda: cache._snapshot._waiting_count == key_snapshot.WAITING_MAX)
+    assert await cache.look_up_in_snapshot(hash_of(second))
     with pytest.raises(Overloaded):
-        await ring.look_among_all(hash_of(new_key(mode=Mode.TEST)))
-    ticks.now += key_cache.SEEN_SECONDS
-    assert ring._all_keys.find_lately(hash_of(second), seconds=key_cache.SEEN_SECONDS) is None, "a revocation is felt"
+        await cache.look_up_in_snapshot(hash_of(new_key(mode=Mode.TEST)))
+    ticks.now += key_cache.FRESH_SECONDS
+    assert cache._snapshot.find_recent(hash_of(second), seconds=key_cache.FRESH_SECONDS) is None, "a revocation is felt"
     for one in wrong:
         one.cancel()
     await asyncio.gather(*wrong, return_exceptions=True)
-    await ring.close()
+    await cache.close()
 
 
 async def test_a_silent_store_makes_no_key_wrong(

@@ -114,7 +114,7 @@ async def test_control_without_the_guard_a_good_key_is_locked_out(
     async def nothing(*_: object, **__: object) -> None:
         return None
 
-    monkeypatch.setattr(guessed.services.authenticator, "look_up_among_all", nothing)
+    monkeypatch.setattr(guessed.services.authenticator, "look_up_in_snapshot", nothing)
     _, secret = await guessed.key()
     assert await guessed.ask(secret) == 429
 
@@ -186,14 +186,14 @@ async def test_a_burst_of_wrong_keys_refuses_no_good_one(services: Services) -> 
     shut = asyncio.Event()
     server.keys.gate = shut.wait
     wrong = [
-        asyncio.create_task(server.ask(new_key(mode=Mode.TEST))) for _ in range(key_cache.STRANGERS_WAITING_MAX + 50)
+        asyncio.create_task(server.ask(new_key(mode=Mode.TEST))) for _ in range(key_cache.UNKNOWN_WAITING_MAX + 50)
     ]
     for _ in range(10_000):
-        if server.keys.singles == key_cache.STRANGERS_AT_ONCE:
+        if server.keys.singles == key_cache.UNKNOWN_AT_ONCE:
             break
         await asyncio.sleep(0)
     assert await server.ask(secret) == 200
-    assert server.keys.singles <= key_cache.STRANGERS_AT_ONCE, "the queue has not moved"
+    assert server.keys.singles <= key_cache.UNKNOWN_AT_ONCE, "the queue has not moved"
     shut.set()
     assert set(await asyncio.gather(*wrong)) <= {401, 429}
     await server.services.authenticator.close()
@@ -206,7 +206,7 @@ async def test_a_burst_is_counted_before_it_is_looked_up(services: Services) -> 
     server.keys.gate = shut.wait
     wrong = [asyncio.create_task(server.ask(new_key(mode=Mode.TEST))) for _ in range(5 * FAILURES_BURST)]
     for _ in range(10_000):
-        if server.keys.singles == key_cache.STRANGERS_AT_ONCE:
+        if server.keys.singles == key_cache.UNKNOWN_AT_ONCE:
             break
         await asyncio.sleep(0)
     shut.set()
@@ -240,15 +240,15 @@ async def most_at_once(work: Iterable[Coroutine[Any, Any, object]]) -> int:
 async def test_wrong_keys_that_waited_together_are_refused_in_portions(guessed: Guessed) -> None:
     """Other requests have their turns between them: to refuse thousands in one turn would stop all others."""
     assert (
-        await most_at_once(guessed.ask(new_key(mode=Mode.TEST)) for _ in range(10 * key_snapshot.PORTION))
-        <= key_snapshot.PORTION
+        await most_at_once(guessed.ask(new_key(mode=Mode.TEST)) for _ in range(10 * key_snapshot.NOTIFIED_AT_ONCE))
+        <= key_snapshot.NOTIFIED_AT_ONCE
     )
 
 
 async def test_the_control_refuses_them_all_at_once(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the guard off."""
-    count = 10 * key_snapshot.PORTION
-    monkeypatch.setattr(key_snapshot, "PORTION", 100_000)
+    count = 10 * key_snapshot.NOTIFIED_AT_ONCE
+    monkeypatch.setattr(key_snapshot, "NOTIFIED_AT_ONCE", 100_000)
     assert await most_at_once(guessed.ask(new_key(mode=Mode.TEST)) for _ in range(count)) > count // 2
 
 
@@ -256,7 +256,7 @@ async def test_callers_that_wait_for_all_keys_share_one_read(services: Services)
     """A caller that disconnects does not stop the others; a failed read fails each of them; the next is a new one."""
     keys = Counted(services.engine.store.keys)
     told = key_snapshot.KeySnapshot(keys, timer=Ticks(), deadline=Deadline(60))
-    gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * key_snapshot.PORTION))
+    gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * key_snapshot.NOTIFIED_AT_ONCE))
     await asyncio.sleep(0)
     gone.cancel()
     assert len({id(await one) for one in stay}) == 1

@@ -268,8 +268,8 @@ async def test_the_matrix_finds_a_leak_when_ownership_is_not_checked(
 
 async def test_the_matrix_finds_a_key_that_outlives_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: a server that never reads again still accepts a revoked key, and the matrix says so."""
-    monkeypatch.setattr("earmark.api.auth.key_cache.SEEN_SECONDS", 1e9)
-    monkeypatch.setattr("earmark.api.auth.key_cache.AGAIN_SECONDS", 1e9)
+    monkeypatch.setattr("earmark.api.auth.key_cache.FRESH_SECONDS", 1e9)
+    monkeypatch.setattr("earmark.api.auth.key_cache.REFRESH_SECONDS", 1e9)
     kind = world.kinds[Mode.LIVE]
     key_id, secret = await world.key(mode=Mode.LIVE)
     assert (await world.ask("GET", "/v1/bookings", credential=secret)).status == 200

@@ -14,7 +14,7 @@ from tests.api.openapi.postman_runner import Runner
 from tests.api.real import calling, served
 
 from earmark.api.app import ENDPOINTS
-from earmark.api.openapi.example_flows import STORIES
+from earmark.api.openapi.example_flows import EXAMPLE_FLOWS
 from earmark.cli.commands.openapi import text
 from earmark.errors import SeatsTaken
 
@@ -41,7 +41,7 @@ def test_every_call_and_every_scenario_is_in_it() -> None:
     """Nothing is left out, and every step of a scenario expects something."""
     assert [item["name"] for item in EVERY["item"]] == [call.name for call in ENDPOINTS]
     titles = ["A normal booking", "A double click", "A race", "A hold that ran out"]
-    assert [story["name"] for story in TOLD["item"]] == titles == [story.title for story in STORIES]
+    assert [story["name"] for story in TOLD["item"]] == titles == [story.title for story in EXAMPLE_FLOWS]
 
 
 async def test_the_command_prints_what_the_server_shows(stranger: httpx2.AsyncClient) -> None:
@@ -118,7 +118,7 @@ async def test_a_shop_that_looks_before_it_sells_is_noticed_by_rivals_at_once(
     await runner.send(RACE["item"][0])
     statuses = [
         (await runner.client.post("/v1/bookings", json=json.loads(runner.fill(json.dumps(wish))))).status_code
-        for wish in next(step for step in STORIES[2].steps if step.rivals).rivals
+        for wish in next(step for step in EXAMPLE_FLOWS[2].steps if step.rivals).rivals
     ]
     assert statuses == [201, 409]
     at_the_same_time(services, monkeypatch, count=2)

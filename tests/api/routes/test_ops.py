@@ -145,7 +145,7 @@ async def test_a_payment_that_needs_attention_shows_why_and_which_command_helps(
     payment_id, booking_id = await shop.flag("A1")
     await shop.pay(await shop.hold("A2"), "pm_card_processing")
     seen = await shop.look()
-    assert seen.needs[0].said == "1 payment needs somebody."
+    assert seen.needs[0].said == "1 payment needs review."
     assert (seen.payments.attention, seen.payments.open) == (1, 1)
     [case] = seen.payments.cases
     assert (case.payment_id, case.booking_id, case.gateway) == (payment_id, booking_id, "sandbox")
@@ -284,14 +284,14 @@ async def test_every_list_is_bounded_and_every_number_whole(shop: OpsShop) -> No
     assert SEATS > ops.CASES_MAX
     for number in range(1, SEATS + 1):
         await shop.flag(f"A{number}")
-    for number in range(1, 3 + ops.AGENTS_MAX // len(ROLES)):
+    for number in range(1, 3 + ops.WORKERS_MAX // len(ROLES)):
         await shop.beat(number)
     async with Locks.from_url("memory://", holder="worker-7") as locks:
         for number in range(ops.LOCKS_MAX + 1):
             await locks.acquire(f"order:{number}", ttl=60)
         seen = await OpsShop(msgspec.structs.replace(shop.services, locks=locks)).look()
     assert (seen.payments.attention, len(seen.payments.cases)) == (SEATS, ops.CASES_MAX)
-    assert len(seen.workers) == ops.AGENTS_MAX
+    assert len(seen.workers) == ops.WORKERS_MAX
     assert (len(seen.locks.listed), seen.locks.more) == (ops.LOCKS_MAX, True)
     assert {lock.holder for lock in seen.locks.listed} == {"worker-7"}
 

@@ -1,9 +1,9 @@
-"""Who is at the door: API keys, and signed tokens for one buyer each.
+"""Authentication: API keys, and signed tokens for one buyer each.
 
-The admin key of the settings is known by its hash. Other keys are in the store, and the key cache remembers what this
-process has lately read of them: `authenticate` returns the principal at once, or a `Doubt` that has to be looked up in
-the store. A buyer token is opaque to its bearer: issuer, subject, kind, scope and end, signed with a secret that all
-servers of one shop share. It is valid only while the key is valid that issued it.
+The admin key of the settings is known by its hash. Other keys are in the store and in the key cache: `authenticate`
+returns the principal at once, or an `UnverifiedCredential` that has to be looked up in the store. A buyer token is
+opaque to its bearer: issuer, subject, kind, scope and expiry, signed with a secret that all servers of one shop share.
+It is valid only while the key is valid that issued it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from earmark.engine.api_keys import Keys
     from earmark.engine.ports.store import Clock
 
-__all__ = ["GUEST_SECONDS", "TEST_PREFIX", "Authenticator", "Doubt", "Principal", "Scope", "new_guest", "new_key"]
+__all__ = [
+    "GUEST_SECONDS",
+    "TEST_PREFIX",
+    "Authenticator",
+    "Principal",
+    "Scope",
+    "UnverifiedCredential",
+    "new_guest",
+    "new_key",
+]
 
 TOKEN_PREFIX = "et_"  # noqa: S105 (a prefix, not a secret)
 TEST_PREFIX = "ek_test_"
@@ -42,8 +51,8 @@ LIVE_PREFIX = "ek_live_"
 SECRET_BYTES = 32
 GUEST_SECONDS = 6 * 3600
 PSEUDONYM_LENGTH = 32
-HOUSE = "house"
-"""The issuer of guests' tokens: no key, but whoever serves."""
+GUEST_ISSUER = "house"
+"""The issuer in guests' tokens: the service itself, and no key. Changing the value would end all guests' sessions."""
 
 _STORED = re.compile(r"ek_(?:test|live)_[0-9a-f]{64}")
 _OF_TESTS = "test:"
@@ -52,7 +61,7 @@ _EVERYTHING = frozenset(Scope)
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has shown who they are."""
+    """An authenticated caller: a key, or the buyer of a token."""
 
     actor: Actor
     scopes: frozenset[Scope]
@@ -61,15 +70,15 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caller(self) -> str:
-        """In whose name idempotency keys are remembered: those of tests are apart from those that are live.
+        """The scope of the caller's idempotency keys: those of test mode are separate from those of live mode.
 
-        The kind stands in front of `buyer:` and `key:`, where nobody's name can imitate it.
+        The mode is a prefix before `buyer:` and `key:`, where no buyer's name can imitate it.
         """
         return self.actor.name if self.actor.mode is Mode.LIVE else f"{_OF_TESTS}{self.actor.name}"
 
 
-class Doubt(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who may be whom they say, if the store knows the key."""
+class UnverifiedCredential(msgspec.Struct, frozen=True, kw_only=True):
+    """A credential that is valid only if the store has its key: `look_up` decides."""
 
     handle: bytes | str
     """The hash of a secret, or the id of the key that issued a token."""
@@ -86,7 +95,7 @@ class _Claims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Authenticator:
-    """Knows the admin key by its hash and the stored ones by the keyring, and signs tokens for buyers."""
+    """Checks the admin key by its hash and stored keys through the key cache, and signs tokens for buyers."""
 
     def __init__(
         self,
@@ -99,143 +108,153 @@ class Authenticator:
         self._admin_hash = hashlib.sha256(admin_key.encode()).digest()
         self.mode = Mode.TEST if admin_key.startswith(TEST_PREFIX) else Mode.LIVE
         """The mode of the admin key, and of guests."""
-        # Slow on purpose: a guest's token must not let anybody try out keys that people have chosen.
+        # Slow on purpose: a guest's token must not let its bearer try out secrets that an operator has chosen.
         seed = (secret or admin_key).encode()
         self._signing_key = hashlib.scrypt(seed, salt=b"earmark buyer token", n=2**14, r=8, p=1, dklen=32)
         self._signer = hashlib.sha256(self._signing_key).hexdigest()[:8]
-        # Of the hash of a hash: the id says nothing about the key, and changes with it.
+        # A hash of the hash: the id reveals nothing about the key, and changes with it.
         self._admin_id = f"admin-{hashlib.sha256(self._admin_hash).hexdigest()[:8]}"
         self._admin = Principal(
             actor=Actor(name=f"key:{self._signer}", mode=self.mode), scopes=_EVERYTHING, issuer=self._admin_id
         )
-        self._ring = KeyCache(keys, timer=timer) if keys is not None else None
-        self._vigil = StreamRevocation(self._ring) if self._ring is not None else None
-        self._standing: dict[KeyId, tuple[ApiKey, Principal]] = {}
+        self._cache = KeyCache(keys, timer=timer) if keys is not None else None
+        self._revocation = StreamRevocation(self._cache) if self._cache is not None else None
+        self._principals: dict[KeyId, tuple[ApiKey, Principal]] = {}
 
-    def authenticate(self, credential: str, clock: Clock) -> Principal | Doubt | None:
-        """The bearer of a key or a token, from memory; None for nobody, a `Doubt` for who must be looked up."""
+    def authenticate(self, credential: str, clock: Clock) -> Principal | UnverifiedCredential | None:
+        """The caller, without reading the store; None if invalid; an `UnverifiedCredential` if the store decides."""
         if credential.startswith(TOKEN_PREFIX):
             now = clock.now()
             claims = self._read(credential, now=now)
             if claims is None:
                 return None
-            if claims.issuer in {HOUSE, self._admin_id}:
-                return _bearer(claims)
-            return self._weigh(Doubt(handle=claims.issuer, claims=claims), now=now)
+            if claims.issuer in {GUEST_ISSUER, self._admin_id}:
+                return _token_principal(claims)
+            return self._from_cache(UnverifiedCredential(handle=claims.issuer, claims=claims), now=now)
         offered = hashlib.sha256(credential.encode()).digest()
         if hmac.compare_digest(offered, self._admin_hash):
             return self._admin
-        # What no key of ours looks like is not worth a question.
-        return self._weigh(Doubt(handle=offered), now=clock.now()) if _STORED.fullmatch(credential) else None
+        # A text that cannot be one of our keys is not looked up.
+        return (
+            self._from_cache(UnverifiedCredential(handle=offered), now=clock.now())
+            if _STORED.fullmatch(credential)
+            else None
+        )
 
     def recognise_guest(self, token: str, *, now: datetime) -> Principal | None:
-        """The bearer of a guest's token, which this shop has issued by itself; None for anything else.
+        """The bearer of a guest's token, which the service itself issued; None for any other credential.
 
-        A browser sends a cookie without being asked, so a cookie never speaks for a key, nor for a buyer of a key.
+        A browser sends a cookie with every request, so a cookie never authenticates a key, nor a buyer of a key.
         """
         claims = self._read(token, now=now) if token.startswith(TOKEN_PREFIX) else None
-        return _bearer(claims) if claims is not None and claims.issuer == HOUSE else None
+        return _token_principal(claims) if claims is not None and claims.issuer == GUEST_ISSUER else None
 
     def pseudonym(self, address: str) -> str:
-        """What an address is called where it is stored: the same for all servers of the shop, and not to be undone."""
+        """A keyed hash of an address for storage: the same on all servers of the shop, and not reversible."""
         keyed = hmac.digest(self._signing_key, b"earmark address\0" + address.encode(), "sha256")
         return keyed.hex()[:PSEUDONYM_LENGTH]
 
-    async def look_up(self, doubt: Doubt, *, now: datetime) -> Principal | None:
-        """Ask the store about a doubt. Raises an `Outage` when it does not say: nobody is called wrong by guessing."""
-        assert self._ring is not None, "without stored keys there is no doubt"
-        return self._judge(await self._ring.look(doubt.handle), doubt, now=now)
+    async def look_up(self, credential: UnverifiedCredential, *, now: datetime) -> Principal | None:
+        """Look the key up in the store. Raises an `Outage` when the store fails: no key is refused by guessing."""
+        assert self._cache is not None, "without stored keys no credential is unverified"
+        return self._verify(await self._cache.look_up(credential.handle), credential, now=now)
 
-    async def look_up_among_all(self, doubt: Doubt, *, now: datetime) -> Principal | None:
-        """The same for a key from an address that has shown too many wrong ones: it waits for others like it."""
-        assert self._ring is not None, "without stored keys there is no doubt"
-        assert isinstance(doubt.handle, bytes), "a token is signed, and no guess"
-        return self._judge(await self._ring.look_among_all(doubt.handle), doubt, now=now)
+    async def look_up_in_snapshot(self, credential: UnverifiedCredential, *, now: datetime) -> Principal | None:
+        """Like `look_up`, for a key from an address that has sent too many wrong ones: one read serves all of these."""
+        assert self._cache is not None, "without stored keys no credential is unverified"
+        assert isinstance(credential.handle, bytes), "a token is signed, and no guess"
+        return self._verify(await self._cache.look_up_in_snapshot(credential.handle), credential, now=now)
 
-    def knows(self, doubt: Doubt) -> bool:
-        """Whether there was such a key when it was last looked at."""
-        return self._ring is not None and self._ring.knows(doubt.handle)
+    def knows(self, credential: UnverifiedCredential) -> bool:
+        """Whether the store had this key when it was last read."""
+        return self._cache is not None and self._cache.knows(credential.handle)
 
     def issue(self, buyer: Buyer, *, now: datetime, seconds: int, by: Principal | None = None) -> str:
-        """A token that speaks for one buyer, for a while; by a key, or for a guest by the house."""
-        issuer, mode = (HOUSE, self.mode) if by is None else (by.issuer, by.actor.mode)
+        """A token that authenticates one buyer for `seconds`; issued by a key, or without `by` for a guest."""
+        issuer, mode = (GUEST_ISSUER, self.mode) if by is None else (by.issuer, by.actor.mode)
         claims = _Claims(self._signer, issuer, buyer, mode, Scope.BUY, int(now.timestamp()) + seconds)
         payload = _to_text(msgspec.json.encode(claims))
         return f"{TOKEN_PREFIX}{payload}.{self._sign(payload)}"
 
     @contextlib.contextmanager
-    def staying(
+    def open_stream(
         self, credential: str, *, now: Callable[[], datetime], end: Callable[[], None]
     ) -> Iterator[float | None]:
-        """While somebody stays who showed this: for how many seconds they may, and `end` when they no longer may.
+        """While a stream is open: yields for how many seconds it may be, and calls `end` when its key is revoked.
 
-        A token says itself when it ends, and a key is asked about as long as they stay.
+        A token contains its own expiry; the key behind the credential is read again for as long as the stream is open.
         """
-        doubt, seconds = self._grounds(credential, now=now())
-        if doubt is not None and self._vigil is not None:
-            watched = OpenStream(
-                handle=doubt.handle, stands=lambda key: self._judge(key, doubt, now=now()) is not None, end=end
+        unverified, seconds = self._stored_key_of(credential, now=now())
+        if unverified is not None and self._revocation is not None:
+            stream = OpenStream(
+                handle=unverified.handle,
+                is_valid=lambda key: self._verify(key, unverified, now=now()) is not None,
+                end=end,
             )
-            self._vigil.begin(watched)
+            self._revocation.add(stream)
             try:
                 yield seconds
             finally:
-                self._vigil.leave(watched)
+                self._revocation.remove(stream)
         else:
             yield seconds
 
-    def _grounds(self, credential: str, *, now: datetime) -> tuple[Doubt | None, float | None]:
-        """What being let in rests on: a stored key, if there is one behind it, and for a token the seconds it has."""
+    def _stored_key_of(self, credential: str, *, now: datetime) -> tuple[UnverifiedCredential | None, float | None]:
+        """The stored key that a credential depends on, if any, and for a token the seconds until it expires."""
         if not credential.startswith(TOKEN_PREFIX):
             offered = hash_of(credential)
-            return None if hmac.compare_digest(offered, self._admin_hash) else Doubt(handle=offered), None
+            return None if hmac.compare_digest(offered, self._admin_hash) else UnverifiedCredential(
+                handle=offered
+            ), None
         claims = self._read(credential, now=now)
         if claims is None:
             return None, 0.0
         seconds = claims.ends_at - now.timestamp()
-        own = claims.issuer in {HOUSE, self._admin_id}
-        return None if own else Doubt(handle=claims.issuer, claims=claims), seconds
+        own = claims.issuer in {GUEST_ISSUER, self._admin_id}
+        return None if own else UnverifiedCredential(handle=claims.issuer, claims=claims), seconds
 
     async def close(self) -> None:
-        """Nobody is at the door any more."""
-        if self._vigil is not None:
-            await self._vigil.close()
-        if self._ring is not None:
-            await self._ring.close()
+        """Stop checking streams, and cancel lookups under way."""
+        if self._revocation is not None:
+            await self._revocation.close()
+        if self._cache is not None:
+            await self._cache.close()
 
-    def _weigh(self, doubt: Doubt, *, now: datetime) -> Principal | Doubt | None:
-        if self._ring is None:
+    def _from_cache(
+        self, credential: UnverifiedCredential, *, now: datetime
+    ) -> Principal | UnverifiedCredential | None:
+        if self._cache is None:
             return None
-        seen = self._ring.glance(doubt.handle)
+        seen = self._cache.cached(credential.handle)
         if seen is None:
-            return doubt
-        principal = self._judge(seen.key, doubt, now=now)
+            return credential
+        principal = self._verify(seen.key, credential, now=now)
         if principal is not None:
-            self._ring.keep_fresh(doubt.handle, seen)
+            self._cache.keep_fresh(credential.handle, seen)
         return principal
 
-    def _judge(self, key: ApiKey | None, doubt: Doubt, *, now: datetime) -> Principal | None:
-        """Whether the key stands, and the secret or the token with it."""
+    def _verify(self, key: ApiKey | None, credential: UnverifiedCredential, *, now: datetime) -> Principal | None:
+        """The principal, if the key is valid now and the secret or token matches it."""
         if key is None or not key.is_active_at(now):
             return None
-        if (claims := doubt.claims) is not None:
-            stands = key.mode == claims.mode and Scope.SELL in key.scopes
-            return _bearer(claims) if stands else None
-        assert isinstance(doubt.handle, bytes), "a key is known by its hash"
-        opens = [hmac.compare_digest(doubt.handle, known) for known in key.hashes_at(now)]
-        return self._holder(key) if any(opens) else None
+        if (claims := credential.claims) is not None:
+            is_valid = key.mode == claims.mode and Scope.SELL in key.scopes
+            return _token_principal(claims) if is_valid else None
+        assert isinstance(credential.handle, bytes), "a key is known by its hash"
+        matches = [hmac.compare_digest(credential.handle, known) for known in key.hashes_at(now)]
+        return self._key_principal(key) if any(matches) else None
 
-    def _holder(self, key: ApiKey) -> Principal:
-        """Made once for each key as it was seen: this is on the way of every request."""
-        known, principal = self._standing.get(key.id, (None, None))
+    def _key_principal(self, key: ApiKey) -> Principal:
+        """The key's principal, made once for each key as it was read: every request needs it."""
+        known, principal = self._principals.get(key.id, (None, None))
         if known is not key or principal is None:
             scopes = key.scopes | _BUYS if Scope.SELL in key.scopes else key.scopes
             principal = Principal(actor=Actor(name=f"key:{key.id}", mode=key.mode), scopes=scopes, issuer=key.id)
-            self._standing[key.id] = (key, principal)
+            self._principals[key.id] = (key, principal)
         return principal
 
     def _read(self, token: str, *, now: datetime) -> _Claims | None:
-        """What a token says, if we signed it and its time is not over."""
+        """The claims of a token, if this shop signed it and it has not expired."""
         payload, _, signature = token.removeprefix(TOKEN_PREFIX).partition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(payload).encode()):
             return None
@@ -250,34 +269,34 @@ class Authenticator:
         return _to_text(hmac.digest(self._signing_key, payload.encode(), "sha256"))
 
 
-def _bearer(claims: _Claims) -> Principal:
+def _token_principal(claims: _Claims) -> Principal:
     buyer = Buyer(claims.subject)
     actor = Actor(name=f"buyer:{buyer}", mode=claims.mode, buyer=buyer)
     return Principal(actor=actor, scopes=_BUYS, issuer=claims.issuer)
 
 
 def new_guest() -> Buyer:
-    """A name for somebody who has none."""
+    """A random buyer name for a guest."""
     return Buyer(f"guest_{secrets.token_hex(12)}")
 
 
 def new_key_id() -> KeyId:
-    """A name for a key, which says nothing about its secret."""
+    """A random id for a key, unrelated to its secret."""
     return KeyId(f"k_{secrets.token_hex(6)}")
 
 
 def new_key(*, mode: Mode) -> str:
-    """An API key's secret: the prefix says its kind, the rest is chance."""
+    """An API key's secret: a prefix for its mode, and random digits."""
     return f"{LIVE_PREFIX if mode is Mode.LIVE else TEST_PREFIX}{secrets.token_hex(SECRET_BYTES)}"
 
 
 def hash_of(secret: str) -> bytes:
-    """All that is kept of a secret. It has 256 bits of chance, so a quick hash is as good as a slow one."""
+    """The hash that is stored of a secret. It has 256 random bits, so a fast hash is as good as a slow one."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 def bearer_of(authorization: str) -> str:
-    """The key or the token that a header shows. Another kind of header shows nothing."""
+    """The key or token in an `Authorization: Bearer` header; an empty string for another scheme."""
     kind, _, credential = authorization.partition(" ")
     return credential.strip() if kind.lower() == "bearer" else ""
 

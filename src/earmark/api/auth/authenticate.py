@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from earmark.api import problem_response
-from earmark.api.auth.api_keys import TOKEN_PREFIX, Doubt, Principal, bearer_of
+from earmark.api.auth.api_keys import TOKEN_PREFIX, Principal, UnverifiedCredential, bearer_of
 from earmark.api.auth.guest_cookie import read_cookie
 from earmark.api.middleware.client_address import address_at
 from earmark.errors import Overloaded
@@ -51,29 +51,33 @@ async def authenticate(
 
 
 async def _look_up(
-    found: Doubt | None, scope: AsgiScope, credential: str, *, endpoint: Endpoint, services: Services
+    found: UnverifiedCredential | None, scope: AsgiScope, credential: str, *, endpoint: Endpoint, services: Services
 ) -> Principal | None:
     """The owner of a credential that this process does not know yet. An endpoint without a scope looks nothing up."""
     if endpoint.scope is None:
         return None
     authenticator = services.authenticator
-    # A token cannot be guessed, and one that has run out is no attempt to.
+    # A token cannot be guessed, and an expired one is no guess.
     guess = not credential.startswith(TOKEN_PREFIX)
-    if not guess or (isinstance(found, Doubt) and authenticator.knows(found)):
-        return await authenticator.look_up(found, now=services.clock.now()) if isinstance(found, Doubt) else None
+    if not guess or (isinstance(found, UnverifiedCredential) and authenticator.knows(found)):
+        return (
+            await authenticator.look_up(found, now=services.clock.now())
+            if isinstance(found, UnverifiedCredential)
+            else None
+        )
     return await _try(found, address_at(scope, hops=services.trust_proxy), services)
 
 
-async def _try(found: Doubt | None, address: str, services: Services) -> Principal | None:
+async def _try(found: UnverifiedCredential | None, address: str, services: Services) -> Principal | None:
     """The owner of a key that this process does not know. Wrong keys are counted by the address that sends them.
 
-    From an address that has sent too many, a key is looked for among all keys, which are read at once: so the wrong
-    keys of one caller never lock out the good key of another, and their cost is bounded all the same.
+    A key from an address that has sent too many is searched among all keys, which are read at once: so the wrong
+    keys of one caller never lock out the valid key of another, and their cost is bounded all the same.
     """
     if services.limits.is_suspicious(address):
         # When too many requests wait for the next reading of all keys, this one counts as a guess.
         with suppress(Overloaded):
-            if found and (good := await services.authenticator.look_up_among_all(found, now=services.clock.now())):
+            if found and (good := await services.authenticator.look_up_in_snapshot(found, now=services.clock.now())):
                 return good
         services.limits.check_guess(address)
     # Before it is looked up: keys that arrive together count as as many guesses as keys that arrive one by one.
@@ -84,7 +88,7 @@ async def _try(found: Doubt | None, address: str, services: Services) -> Princip
     return known
 
 
-def shown(scope: AsgiScope, headers: Mapping[bytes, bytes], services: Services) -> str | None:
+def credential_of(scope: AsgiScope, headers: Mapping[bytes, bytes], services: Services) -> str | None:
     """The key or token that a request carries: in the header, else a guest's in the cookie."""
     authorization = _text(headers, b"authorization")
     return bearer_of(authorization) if authorization else _cookie(scope, headers, services)
@@ -94,10 +98,10 @@ def _cookie(scope: AsgiScope, headers: Mapping[bytes, bytes], services: Services
     if b"cookie" not in headers:
         return None
     # HTTP/2 sends cookies in as many fields as it likes.
-    said = "; ".join(said.decode("latin-1") for name, said in scope["headers"] if name == b"cookie")
-    return read_cookie(said, scope, hops=services.trust_proxy) if said else None
+    header = "; ".join(header.decode("latin-1") for name, header in scope["headers"] if name == b"cookie")
+    return read_cookie(header, scope, hops=services.trust_proxy) if header else None
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
-    said = headers.get(name)
-    return None if said is None else said.decode("latin-1")
+    header = headers.get(name)
+    return None if header is None else header.decode("latin-1")

@@ -1,7 +1,7 @@
 """The guest's cookie: its name, how it is set, and how it is read.
 
-Over TLS its name has a prefix that browsers protect: such a cookie can be set over TLS alone, and with `__Host-`, where
-Earmark stands at the root, by this very host alone. There the plain name is not read: over plain HTTP, or from another
+Over TLS its name has a prefix that browsers protect: such a cookie can only be set over TLS, and with `__Host-`, where
+Earmark is mounted at the root, only by this host. There the plain name is not read: over plain HTTP, or from another
 host of the same domain, an attacker could have set it.
 """
 
@@ -20,15 +20,15 @@ COOKIE = "earmark_guest"
 HOST, SECURE = f"__Host-{COOKIE}", f"__Secure-{COOKIE}"
 
 
-def read_cookie(said: str, scope: Scope, *, hops: int) -> str | None:
-    """The token in a request's cookies, under the one name that fits how it came."""
-    if COOKIE not in said:
+def read_cookie(header: str, scope: Scope, *, hops: int) -> str | None:
+    """The token in a request's cookies, under the one name that is right for its scheme and path."""
+    if COOKIE not in header:
         return None
-    return cookie_parser(said).get(name_for(scope, tls=is_secure_at(scope, hops=hops)))
+    return cookie_parser(header).get(name_for(scope, tls=is_secure_at(scope, hops=hops)))
 
 
 def set_cookie(token: str, scope: Scope, *, hops: int, seconds: int) -> str:
-    """What a browser is told to keep: out of reach of scripts, and for requests from this site."""
+    """The `Set-Cookie` header: not readable by scripts, and sent only with requests from this site."""
     tls = is_secure_at(scope, hops=hops)
     path, secure = _root(scope) or "/", "; Secure" if tls else ""
     return f"{name_for(scope, tls=tls)}={token}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"

@@ -1,8 +1,8 @@
-"""The vigil: whoever was let in and stays is looked at again, for as long as they stay.
+"""Ends open streams whose API key was revoked or has expired.
 
-A stream outlives the moment at which its key was shown. Twice a second each key that streams rest on is asked about,
-once for all of them, and those that no longer stand are ended. A store that does not say ends nobody: a key is never
-called wrong by guessing.
+A stream stays open after its credential was checked. Twice a second each key with open streams is read again, once for
+all its streams, and the streams whose credential is no longer valid are ended. While the store does not answer, no
+stream is ended.
 """
 
 from __future__ import annotations
@@ -27,58 +27,58 @@ log = logs.get()
 
 
 class OpenStream(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Somebody who stays: whether they may by what the key is now, and how to end it."""
+    """A stream, the key that it depends on, whether that key still allows it, and how to end the stream."""
 
     handle: Handle
-    stands: Callable[[ApiKey | None], bool]
+    is_valid: Callable[[ApiKey | None], bool]
     end: Callable[[], None]
 
 
 class StreamRevocation:
-    """One task for all who stay, while there are any."""
+    """One task for all open streams; it runs while there are any."""
 
-    def __init__(self, ring: KeyCache) -> None:
-        self._ring = ring
-        self._watched: dict[Handle, set[OpenStream]] = {}
+    def __init__(self, cache: KeyCache) -> None:
+        self._cache = cache
+        self._streams: dict[Handle, set[OpenStream]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, watched: OpenStream) -> None:
-        """Look after somebody."""
-        self._watched.setdefault(watched.handle, set()).add(watched)
+    def add(self, stream: OpenStream) -> None:
+        """Check this stream's key from now on."""
+        self._streams.setdefault(stream.handle, set()).add(stream)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._keep())
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def leave(self, watched: OpenStream) -> None:
-        """They are gone; with the last one, all is quiet."""
-        group = self._watched.get(watched.handle, set())
-        group.discard(watched)
+    def remove(self, stream: OpenStream) -> None:
+        """Stop checking a stream that has ended; the task ends with the last one."""
+        group = self._streams.get(stream.handle, set())
+        group.discard(stream)
         if not group:
-            self._watched.pop(watched.handle, None)
-        if not self._watched and self._task is not None:
+            self._streams.pop(stream.handle, None)
+        if not self._streams and self._task is not None:
             self._task.cancel()
             self._task = None
 
     async def close(self) -> None:
-        """Nobody stays any more."""
+        """Stop checking all streams."""
         task, self._task = self._task, None
-        self._watched.clear()
+        self._streams.clear()
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
-            await asyncio.gather(*(self._look(handle) for handle in list(self._watched)))
+            await asyncio.gather(*(self._check(handle) for handle in list(self._streams)))
 
-    async def _look(self, handle: Handle) -> None:
+    async def _check(self, handle: Handle) -> None:
         try:
-            key = await self._ring.look(handle)
+            key = await self._cache.look_up(handle)
         except Outage:
             return
         except Exception:
             log.exception("key", outcome="failed")
             return
-        for watched in list(self._watched.get(handle, ())):
-            if not watched.stands(key):
-                watched.end()
+        for stream in list(self._streams.get(handle, ())):
+            if not stream.is_valid(key):
+                stream.end()

@@ -1,9 +1,9 @@
-"""Proxies in front of this server: from where a request came, and whether by TLS.
+"""The client's address, and whether it used TLS, behind trusted proxies.
 
-A proxy adds what it saw of its caller at the right of `X-Forwarded-For`, so of the entries only as many can be believed
-as there are proxies that an operator trusts (`hops`). The address is what the outermost of them saw: the n-th entry
-from the right. Where there are fewer entries than trusted proxies, each of them was written by one, and the left-most
-is the farthest that one of them saw. A request without any entry came past the proxies: its own address counts.
+A proxy appends its peer's address at the right of `X-Forwarded-For`, so only as many entries can be trusted as there
+are proxies that an operator trusts (`hops`). The client's address is what the outermost of them saw: the n-th entry
+from the right. Where there are fewer entries than trusted proxies, a proxy wrote each of them, and the left-most is the
+farthest address that one of them saw. A request without any entry bypassed the proxies: its peer's address counts.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ IPV6_HOUSEHOLD = 64
 
 
 def address_at(scope: Scope, *, hops: int) -> str:
-    """From where a request comes."""
+    """The address that a request is counted under; see `address_of`."""
     client = scope.get("client")
     return address_of(client[0] if client else None, forwarded=_all_lines(scope, b"x-forwarded-for"), hops=hops)
 
 
 def is_secure_at(scope: Scope, *, hops: int) -> bool:
-    """Whether a request came through TLS."""
+    """Whether the client used TLS; see `is_secure`."""
     return is_secure(scope.get("scheme", "http"), forwarded=_all_lines(scope, b"x-forwarded-proto"), hops=hops)
 
 
 def address_of(peer: str | None, *, forwarded: str | None, hops: int) -> str:
-    """Whose address it is, as it is counted: without its port, and of IPv6 the network of 64 bits.
+    """The client's address as it is counted: without its port, and for IPv6 its network of 64 bits.
 
     A household has such a network of its own, with more addresses than there are guesses: they count as one. An entry
-    that is no address counts as the proxy that this server sees, so that no caller fills the memory with long names.
+    that is not an address counts as the peer, so that no caller fills the memory with long names.
     """
     entry = _entry(forwarded, hops)
     return (_counted(_without_port(entry)) if entry else None) or _counted(peer or "") or peer or ""
@@ -46,7 +46,7 @@ def is_secure(scheme: str, *, forwarded: str | None, hops: int) -> bool:
 
 
 def _entry(forwarded: str | None, hops: int) -> str | None:
-    """What the outermost trusted proxy said; None where none is trusted, or none said anything."""
+    """The entry of the outermost trusted proxy; None where none is trusted, or none wrote one."""
     if hops < 1 or not forwarded:
         return None
     entries = [entry for part in forwarded.split(",") if (entry := part.strip(' \t"'))]
@@ -54,7 +54,7 @@ def _entry(forwarded: str | None, hops: int) -> str | None:
 
 
 def _without_port(entry: str) -> str:
-    """Of `1.2.3.4:5678` and `[2001:db8::1]:443` the address; what is written in another way stays as it is."""
+    """The address in `1.2.3.4:5678` and `[2001:db8::1]:443`; any other text is returned as it is."""
     address, colon, port = entry.rpartition(":")
     if colon and port.isdecimal() and (":" not in address or address.endswith("]")):
         entry = address
@@ -73,5 +73,5 @@ def _counted(text: str) -> str | None:
 
 def _all_lines(scope: Scope, name: bytes) -> str | None:
     """A header that is a list: a proxy may add to its last line, or add a line of its own below the caller's."""
-    lines = [said.decode("latin-1") for other, said in scope["headers"] if other == name]
+    lines = [value.decode("latin-1") for other, value in scope["headers"] if other == name]
     return ", ".join(lines) if lines else None

@@ -1,8 +1,8 @@
-"""A deadline for every call at the door: whatever a call waits for, its caller is answered in time.
+"""A deadline for every request: whatever a handler waits for, its client is answered in time.
 
-A verb that stands in one of the engine's lines has a deadline there, which knows more about what it was doing. All else
-is run beside its caller: when its time is over it is told to end, and the caller is answered without waiting until it
-has, for what hangs may take long to end.
+A verb in one of the engine's queues has a deadline there, which knows more about what it was doing. Any other handler
+runs in a task of its own: at its deadline it is cancelled, and the client is answered without waiting for it to end,
+which may take long where it hangs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """So many seconds for each call."""
+    """The same number of seconds for each piece of work."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._left: set[asyncio.Task[Any]] = set()
-        """Told to end, and not ended yet."""
+        """Tasks that were cancelled and have not ended yet."""
 
     async def within(self, work: Coroutine[Any, Any, T]) -> T:
         """What the work returns or raises; `TimeoutError` when it takes too long."""
@@ -37,7 +37,7 @@ class Deadline:
         return task.result()
 
     async def close(self) -> None:
-        """Wait for those that were told to end, a second at most."""
+        """Wait for cancelled tasks, a second at most."""
         if self._left:
             await asyncio.wait(self._left, timeout=1.0)
 
@@ -48,6 +48,6 @@ class Deadline:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._left.discard(task)
-        # How it ended is nobody's affair any more.
+        # The caller has been answered. Read the error, or asyncio would log it as never retrieved.
         if not task.cancelled():
             task.exception()

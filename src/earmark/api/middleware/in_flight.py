@@ -31,11 +31,11 @@ class RequestsInFlight:
         self._last_change = time.monotonic()
 
     def begin_shutdown(self) -> None:
-        """From now on this server is not ready."""
+        """From now on this server is not ready, and closes each connection after its response."""
         self.is_stopping = True
 
     def check_not_stopping(self) -> None:
-        """Raise when shutdown has begun."""
+        """Raise `Stopping` when shutdown has begun."""
         if self.is_stopping:
             raise Stopping
 

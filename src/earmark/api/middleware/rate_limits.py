@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from earmark.api.auth.api_keys import Principal
 
 BURST_SECONDS = 3
-"""A bucket holds as much as comes in so many seconds."""
+"""A bucket holds as many tokens as it gets in so many seconds."""
 NAMES_MAX = 50_000
 FAILURES_PER_SECOND = 1.0
 FAILURES_BURST = 20
@@ -31,7 +31,7 @@ STREAM_RETRY_SECONDS = 1.0
 
 
 class Buckets:
-    """One bucket for each name. A name that nobody remembers has a full one."""
+    """One bucket for each name. A name that is not stored has a full one."""
 
     def __init__(
         self, *, per_second: float, burst: float, timer: Callable[[], float], names_max: int = NAMES_MAX
@@ -40,15 +40,15 @@ class Buckets:
         self._ahead_max = (burst - 1) * self._seconds_each
         self._timer = timer
         self._names_max = names_max
-        # When the bucket will be full again: one number says how much is in it, whenever one looks.
+        # When the bucket will be full again: from this one number follows its content at any time.
         self._full_at: OrderedDict[object, float] = OrderedDict()
 
     def wait(self, name: object) -> float:
-        """How many seconds until there is a token; none are when there is one. Takes nothing."""
+        """How many seconds until there is a token; 0 when there is one. Takes nothing."""
         return max(0.0, self._full_at.get(name, 0.0) - self._timer() - self._ahead_max)
 
     def take(self, name: object) -> float:
-        """Take a token; how many seconds it takes until there is one, if there is none."""
+        """Take a token and return 0; if there is none, return how many seconds until there is one."""
         now = self._timer()
         full_at = max(self._full_at.get(name, now), now)
         wait = full_at - now - self._ahead_max
@@ -67,7 +67,7 @@ class Buckets:
 
 
 class RateLimits:
-    """How often a key, a buyer, or an address without either may ask, and follow. 0 is as often as they like."""
+    """How many requests a key, buyer or address may send, and how many streams it may open. 0 is no limit."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RateLimits:
         self._failures = Buckets(per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST, timer=timer)
 
     def admit(self, principal: Principal) -> None:
-        """Refuse whoever asks too often."""
+        """Count a request of a caller; raise `TooManyRequests` above its limit."""
         actor = principal.actor
         if actor.buyer is None:
             if self._keys is not None and (wait := self._keys.take(principal.issuer)):
@@ -100,7 +100,7 @@ class RateLimits:
             raise _too_many("buyer", self._per_buyer, wait)
 
     def admit_guest(self, address: str) -> None:
-        """Refuse an address that becomes too many guests: each of them would have a full bucket."""
+        """Count a new guest of an address; refuse too many, for each new guest would have a full bucket."""
         if self._guests is not None and (wait := self._guests.take(address)):
             raise _too_many("address", self._guests_per_address, wait)
 
@@ -114,7 +114,7 @@ class RateLimits:
             raise _too_many("address", self._streams_per_address, STREAM_RETRY_SECONDS)
 
     def is_suspicious(self, address: str) -> bool:
-        """Whether an address has shown too many wrong keys lately."""
+        """Whether an address has recently sent too many wrong keys."""
         return self._failures.wait(address) > 0
 
     def check_guess(self, address: str) -> None:
@@ -123,11 +123,11 @@ class RateLimits:
             raise _too_many("address", FAILURES_PER_SECOND, wait)
 
     def count_guess(self, address: str) -> None:
-        """A key that may be wrong comes from there."""
+        """Count a key from an address as a wrong one, before it is looked up."""
         self._failures.take(address)
 
     def forgive_guess(self, address: str) -> None:
-        """It was a good one."""
+        """Undo `count_guess`: the key was valid."""
         self._failures.give_back(address)
 
 

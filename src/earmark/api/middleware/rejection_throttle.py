@@ -1,8 +1,7 @@
-"""The turnstile: whoever must be turned away is told so at once, but only so many of them in a second.
+"""Rejections are answered immediately up to 2,000 per second; above that they queue.
 
-To say no costs little, and a crowd that comes again the moment it hears no costs everything: the program would do
-nothing else, and those who were let in would wait for it. So a no is given at once while there are few, and in turn
-when there are many. Nobody who comes again politely, a second later, ever notices.
+One rejection costs little, but clients that retry the moment they are rejected would occupy the whole process, and
+admitted requests would wait for it. A client that retries after a second, as `Retry-After` says, does not notice.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ TURN_SECONDS = 0.01
 
 
 class RejectionThrottle:
-    """Lets a bounded number pass, first come, first served, in one event loop."""
+    """A token bucket for rejections, in order of arrival, in one event loop."""
 
     def __init__(self, *, per_second: float = PER_SECOND, burst: int = BURST) -> None:
         self._per_second = per_second
@@ -27,33 +26,33 @@ class RejectionThrottle:
         self._timer: asyncio.TimerHandle | None = None
 
     async def turn(self) -> None:
-        """Wait for one's turn, if there is anything to wait for."""
-        self._count()
+        """Return when the caller may send its rejection: at once while the bucket has tokens."""
+        self._refill()
         if self._left >= 1 and not self._waiting:
             self._left -= 1
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
-        self._wind()
+        self._start_timer()
         await turn
 
-    def _count(self) -> None:
+    def _refill(self) -> None:
         now = asyncio.get_running_loop().time()
         self._left = min(self._left + (now - self._counted_at) * self._per_second, float(self._burst))
         self._counted_at = now
 
-    def _wind(self) -> None:
+    def _start_timer(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TURN_SECONDS, self._let)
+            self._timer = asyncio.get_running_loop().call_later(TURN_SECONDS, self._release)
 
-    def _let(self) -> None:
+    def _release(self) -> None:
         self._timer = None
-        self._count()
+        self._refill()
         while self._waiting and self._left >= 1:
             turn = self._waiting.popleft()
-            # Whoever went away meanwhile takes nobody's turn.
+            # A request that was cancelled while it waited takes no token.
             if not turn.done():
                 self._left -= 1
                 turn.set_result(None)
         if self._waiting:
-            self._wind()
+            self._start_timer()

@@ -31,7 +31,7 @@ T = TypeVar("T")
 DISCARDED_BYTES_MAX = 64 * 1024 * 1024
 _JSON = b"application/json"
 DEPTH_MAX = 32
-# One that never ends is one too: else each quote in it would be tried as the beginning of another.
+# A string without an end matches too: else each quote in it would be tried as the beginning of another.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -102,7 +102,7 @@ class _Wait:
 
 
 class BodyTimeout:
-    """So many seconds for each body, in one event loop."""
+    """The same number of seconds for each body, in one event loop."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -125,7 +125,7 @@ class BodyTimeout:
 
 
 class BodyDecoder(Generic[T]):
-    """Reads bodies of one kind."""
+    """Decodes bodies to one type."""
 
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
@@ -152,12 +152,12 @@ class BodyDecoder(Generic[T]):
 def check_depth(raw: bytes, *, depth_max: int = DEPTH_MAX) -> None:
     """Refuse JSON that is nested deeper than anything that makes sense here, before it is decoded.
 
-    Of all but its brackets nothing is looked at, and each round takes the innermost pairs away. What is left after so
-    many rounds is deeper than that, or is no JSON, which the decoder can say better if it is little.
+    Only the brackets are looked at, and each round removes the innermost pairs. What is left after `depth_max` rounds
+    is deeper than that, or is not JSON, which the decoder reports better if little is left.
     """
     if raw.count(b"[") + raw.count(b"{") <= depth_max:
         return
-    # Without an escape, texts are what stands between every other quote, which is quicker to find.
+    # Without an escape, strings are the parts between every other quote, which is faster to find.
     plain = _STRING.sub(b"", raw) if b"\\" in raw else b"".join(raw.split(b'"')[::2])
     brackets = plain.translate(_ALIKE, _NOT_BRACKETS)
     for _ in range(depth_max):

@@ -1,8 +1,8 @@
-"""Around every request: its id, its numbers, its line in the log, and its span if spans are wanted.
+"""Logs and counts every request, gives it an id, and opens its span where tracing is on.
 
-The door says what a request was about (`note`); all that is to be told of it is told here, once, when its answer
-begins. A request's id is the caller's `X-Request-Id` if that is a plain word, else a new one; it goes back as a header
-with every answer, and stands in every line that the request causes.
+The endpoint notes verb and outcome (`note`); log line, metrics and span are written here, once, when the response
+begins. A request's id is the client's `X-Request-Id` if that is a plain word, else a new one; it is sent back as a
+header with every response, and is in every log line of the request.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ KEY = b"idempotency-key"
 REPLAYED = b"idempotency-replayed"
 NOTED = "earmark.noted"
 QUIET = frozenset({"healthz", "readyz", "metrics"})
-"""What machines ask for every few seconds: at level DEBUG."""
-TOLD = {"booking_id": "booking", "event_id": "event_id", "gateway": "gateway"}
-"""Which parts of a path stand in a log line, and as what."""
+"""Endpoints that probes call every few seconds: logged at level DEBUG."""
+LOGGED = {"booking_id": "booking", "event_id": "event_id", "gateway": "gateway"}
+"""Path parameters that are logged, and under which name."""
 
 _ID = re.compile(rb"[A-Za-z0-9._\-]{1,128}")
 
 
 def note(scope: MutableMapping[str, Any], *, verb: str, route: str, outcome: str) -> None:
-    """What the request was about, and how it went."""
+    """Record the verb, route and outcome of a request for its log line, metrics and span."""
     scope[NOTED] = (verb, route, outcome)
 
 
 class RequestLog:
-    """The whole application, watched."""
+    """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, tracing: Tracing | None) -> None:
         self._app = app
@@ -52,7 +52,7 @@ class RequestLog:
         self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Run one request with its id and span; log and count it when its response begins."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -62,24 +62,24 @@ class RequestLog:
         self._recorder.in_flight += 1
         try:
             with self._tracing.request(scope["method"], headers) if self._tracing else _NO_SPAN as span:
-                answer = self._watched(send, scope, request_id.encode(), keyed=KEY in headers, span=span)
+                answer = self._recording(send, scope, request_id.encode(), keyed=KEY in headers, span=span)
                 await self._app(scope, receive, answer)
         finally:
             self._recorder.in_flight -= 1
             logs.request_id.reset(before)
 
-    def _watched(self, send: Send, scope: Scope, request_id: bytes, *, keyed: bool, span: RequestSpan | None) -> Send:
+    def _recording(self, send: Send, scope: Scope, request_id: bytes, *, keyed: bool, span: RequestSpan | None) -> Send:
         began = time.perf_counter()
 
-        async def watched(message: Message) -> None:
+        async def recording(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._tell(scope, message, seconds=time.perf_counter() - began, keyed=keyed, span=span)
+                self._record(scope, message, seconds=time.perf_counter() - began, keyed=keyed, span=span)
                 message["headers"] = [*message["headers"], (HEADER, request_id)]
             await send(message)
 
-        return watched
+        return recording
 
-    def _tell(self, scope: Scope, message: Message, *, seconds: float, keyed: bool, span: RequestSpan | None) -> None:
+    def _record(self, scope: Scope, message: Message, *, seconds: float, keyed: bool, span: RequestSpan | None) -> None:
         status: int = message["status"]
         verb, route, outcome = scope.get(NOTED, (None, None, None))
         self._recorder.answered(status)
@@ -93,15 +93,15 @@ class RequestLog:
         level = logging.DEBUG if verb is None or verb in QUIET else logging.INFO
         if logs.is_enabled(level):
             parts = scope.get("path_params", {})
-            about = {TOLD[name]: said for name, said in parts.items() if name in TOLD}
-            logs.tell(level, verb or "page", **about, outcome=outcome, status=status, took_ms=round(seconds * 1000, 1))
+            about = {LOGGED[name]: value for name, value in parts.items() if name in LOGGED}
+            logs.write(level, verb or "page", **about, outcome=outcome, status=status, took_ms=round(seconds * 1000, 1))
 
 
 _NO_SPAN: nullcontext[None] = nullcontext()
 
 
 def _id(given: bytes | None) -> str:
-    """The caller's word for the request, if it is a plain one and no secret; else a new one."""
+    """The client's id for the request, if it is plain text and not a secret; else a new one."""
     if given is not None and _ID.fullmatch(given):
         text = given.decode("ascii")
         if redact(text) == text:

@@ -1,4 +1,4 @@
-"""Stories that show what Earmark promises, as requests that follow each other: for a collection, and for a test."""
+"""Example flows that show what Earmark promises, as sequences of requests: for the collection, and for a test."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import Any
 import msgspec
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a story, what is expected of its answer, and what is kept of it for the next."""
+class FlowStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a flow, what is expected of its response, and what is kept of it for the next request."""
 
     title: str
     call: str
-    """The name of the call."""
+    """The name of the endpoint."""
     body: Any = None
     key: str | None = None
     """Its idempotency key."""
     status: int
     fields: dict[str, Any] = {}
-    """What the answer says, by the place in it."""
+    """Expected values in the response, by path."""
     keep: dict[str, str] = {}
-    """Variables, each from a place in the answer."""
+    """Variables to set, each from a path in the response."""
     keep_text: str | None = None
-    """A variable for the whole answer, byte for byte."""
+    """A variable for the whole response, byte for byte."""
     same_as: str | None = None
-    """The variable that this answer is equal to, and that it is said to be a repeat."""
+    """The variable that this response equals; it must be marked as replayed."""
     waits: bool = False
     """Whether time has to pass before it."""
     rivals: tuple[Any, ...] = ()
     """Bodies of holds that are sent before it, all at once: none waits for the answer to another."""
     verdicts: tuple[str, ...] = ()
-    """What the rivals are told, sorted: which of them is told what, chance decides."""
+    """The rivals' results, sorted: which of them gets which is not determined."""
     held: int | None = None
-    """How many seats of the map in the answer are held."""
+    """How many seats of the map in the response are held."""
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
+class ExampleFlow(msgspec.Struct, frozen=True, kw_only=True):
     """Steps in order, each with the variables that those before it have set."""
 
     title: str
     meaning: str
-    steps: tuple[Step, ...]
+    steps: tuple[FlowStep, ...]
 
 
-_HOUSE = Step(
-    title="A small house",
+_EVENT = FlowStep(
+    title="A small event",
     call="create",
     body={
         "id": "{{event_id}}",
@@ -61,20 +61,20 @@ def _wish(buyer: str, *seats: str) -> dict[str, Any]:
     return {"event_id": "{{event_id}}", "buyer": buyer, "seats": list(seats)}
 
 
-def _hold(title: str, buyer: str, *seats: str, status: int = 201, **more: Any) -> Step:
+def _hold(title: str, buyer: str, *seats: str, status: int = 201, **more: Any) -> FlowStep:
     body = _wish(buyer, *seats)
     ttl = {"ttl_seconds": more.pop("ttl_seconds")} if "ttl_seconds" in more else {}
-    return Step(title=title, call="hold", body=body | ttl, status=status, **more)
+    return FlowStep(title=title, call="hold", body=body | ttl, status=status, **more)
 
 
-STORIES = (
-    Story(
+EXAMPLE_FLOWS = (
+    ExampleFlow(
         title="A normal booking",
         meaning="Alice holds two seats, pays for them, and has them.",
         steps=(
-            _HOUSE,
+            _EVENT,
             _hold("Alice holds two seats", "alice", "A1", "A2", fields={"state": "held"}, keep={"booking_id": "id"}),
-            Step(
+            FlowStep(
                 title="She pays",
                 call="pay",
                 body={"method": "pm_card_visa"},
@@ -82,14 +82,14 @@ STORIES = (
                 status=200,
                 fields={"state": "confirmed", "payment.state": "captured", "payment.captured": 9000},
             ),
-            Step(title="They are hers", call="read_booking", status=200, fields={"state": "confirmed"}),
+            FlowStep(title="They are hers", call="read_booking", status=200, fields={"state": "confirmed"}),
         ),
     ),
-    Story(
+    ExampleFlow(
         title="A double click",
         meaning="The same request twice, with one key: one booking, and the same answer byte for byte.",
         steps=(
-            _HOUSE,
+            _EVENT,
             _hold(
                 "The first click",
                 "alice",
@@ -99,7 +99,7 @@ STORIES = (
                 keep_text="first_answer",
             ),
             _hold("The second click", "alice", "A1", key="click-{{event_id}}", same_as="first_answer"),
-            Step(
+            FlowStep(
                 title="What became of the key",
                 call="recall",
                 status=200,
@@ -115,12 +115,12 @@ STORIES = (
             ),
         ),
     ),
-    Story(
+    ExampleFlow(
         title="A race",
-        meaning="Two buyers want one seat at once. One gets it with its neighbour; the other is told, and gets none.",
+        meaning="Two buyers want one seat at once. One gets it with its neighbour; the other is refused and gets none.",
         steps=(
-            _HOUSE,
-            Step(
+            _EVENT,
+            FlowStep(
                 title="Alice wants A1 and A2 and Bob wants A2 and A3, at once: one of them has two seats",
                 call="show_map",
                 status=200,
@@ -129,7 +129,7 @@ STORIES = (
                 held=2,
             ),
             _hold(
-                "Carol is late, and is told the same",
+                "Carol is late, and is refused too",
                 "carol",
                 "A2",
                 status=409,
@@ -137,14 +137,16 @@ STORIES = (
             ),
         ),
     ),
-    Story(
+    ExampleFlow(
         title="A hold that ran out",
-        meaning="Nobody sweeps it up first: when its time is over its seat is free, and it cannot be confirmed.",
+        meaning="Without the sweeper: when its time is over its seat is free, and it cannot be confirmed.",
         steps=(
-            _HOUSE,
+            _EVENT,
             _hold("Alice holds for a second", "alice", "A1", ttl_seconds=1, keep={"booking_id": "id"}),
-            Step(title="Her second is over", call="read_booking", status=200, fields={"state": "expired"}, waits=True),
-            Step(
+            FlowStep(
+                title="Her second is over", call="read_booking", status=200, fields={"state": "expired"}, waits=True
+            ),
+            FlowStep(
                 title="She cannot confirm any more",
                 call="confirm",
                 body={"payment_id": "till-{{booking_id}}"},

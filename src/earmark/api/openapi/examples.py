@@ -1,4 +1,4 @@
-"""Examples of every answer and of every refusal, as the reference shows them. A test holds them to their schemas."""
+"""Examples of every response and of every refusal, as the reference shows them. A test checks them by their schemas."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ OPS: dict[str, Any] = {
         {
             "area": "payments",
             "count": 1,
-            "said": "1 payment needs somebody.",
-            "what_to_do": "Each stands below with what to do about it; `earmark payments attention` lists them all.",
+            "said": "1 payment needs review.",
+            "what_to_do": "Each is listed below with what to do about it; `earmark payments attention` lists them all.",
         }
     ],
     "parts": [
@@ -314,7 +314,7 @@ ANSWERS: dict[str, Any] = {
     "healthz": {"status": "ok", "version": __version__},
     "readyz": {"status": "ready", "version": __version__},
 }
-"""By the name of the call."""
+"""By the name of the endpoint."""
 
 _ENDED_AT = datetime(2030, 1, 1, 18, 10, tzinfo=UTC)
 
@@ -360,7 +360,7 @@ REFUSALS: dict[str, EarmarkError] = {
         problem_response.WrongMediaType(),
         errors.Overloaded(),
         errors.OutcomeUnknown(),
-        errors.StoreUnavailable(because="not told"),
+        errors.StoreUnavailable(because="not shown"),
         problem_response.OurFault(),
     )
 }

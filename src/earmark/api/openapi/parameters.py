@@ -1,4 +1,4 @@
-"""What may stand in a path, behind the question mark and in the headers, as OpenAPI describes it."""
+"""The parameters of each endpoint in path, query and headers, as OpenAPI describes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PATH: dict[str, tuple[dict[str, Any], str]] = {
 QUERY_OF: dict[tuple[str, str], tuple[dict[str, Any], Any]] = {
     ("list_deliveries", "state"): ({"type": "string", "enum": [state.value for state in DeliveryState]}, "failed"),
 }
-"""Where a name means something else than elsewhere."""
+"""For endpoints where a name has another meaning than elsewhere."""
 QUERY: dict[str, tuple[dict[str, Any], Any]] = {
     "buyer": (_schema(requests.Who), "alice"),
     "event_id": (_schema(requests.EventIdText), "concert"),
@@ -51,7 +51,7 @@ QUERY: dict[str, tuple[dict[str, Any], Any]] = {
     "limit": (LIMIT, LIMIT_DEFAULT),
 }
 EXAMPLES: dict[tuple[str, str], str] = {("break_lock", "key"): "order:{7}"}
-"""Where a name means something else than elsewhere."""
+"""For endpoints where a name has another meaning than elsewhere."""
 IDEMPOTENCY_KEYS = {
     "create": "event-concert",
     "change": "close-the-sale-of-concert",
@@ -66,8 +66,8 @@ IDEMPOTENCY_KEYS = {
     "rotate_webhook": "new-secret-2030-01-01",
     "welcome": "visit-42",
 }
-"""An example for each operation: requests that are copied one after the other do not meet each other's keys."""
-_SAID = {
+"""A different example for each operation, so that copied requests do not share a key."""
+_DESCRIPTIONS = {
     "event_id": "The event.",
     "seat_id": "The seat, as the event's plan names it.",
     "booking_id": "The booking, from its first hold to its last refund.",
@@ -76,29 +76,29 @@ _SAID = {
     "gateway": "The gateway that calls.",
     "key": "The idempotency key that the request was sent with.",
 }
-_SAID_OF = {("break_lock", "key"): "The lock's key, as the list of locks shows it."}
+_DESCRIPTIONS_OF = {("break_lock", "key"): "The lock's key, as the list of locks shows it."}
 
 
-def parameters(call: Endpoint) -> list[dict[str, Any]]:
-    """All of a call's, each with its form and an example."""
-    return [*_in_path(call), *_in_query(call), *_in_headers(call)]
+def parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    """All parameters of an endpoint, each with its schema and an example."""
+    return [*_in_path(endpoint), *_in_query(endpoint), *_in_headers(endpoint)]
 
 
-def _in_path(call: Endpoint) -> list[dict[str, Any]]:
+def _in_path(endpoint: Endpoint) -> list[dict[str, Any]]:
     found = []
-    for name in _NAMES.findall(call.path):
+    for name in _NAMES.findall(endpoint.path):
         schema, example = PATH.get(name, (TEXT, None))
-        shown = EXAMPLES.get((call.name, name), example)
-        why = _SAID_OF.get((call.name, name)) or _SAID[name]
+        shown = EXAMPLES.get((endpoint.name, name), example)
+        why = _DESCRIPTIONS_OF.get((endpoint.name, name)) or _DESCRIPTIONS[name]
         place = {"name": name, "in": "path", "required": True, "description": why, "schema": schema}
         found.append(place | _example(shown))
     return found
 
 
-def _in_query(call: Endpoint) -> list[dict[str, Any]]:
+def _in_query(endpoint: Endpoint) -> list[dict[str, Any]]:
     found = []
-    for name, why in call.query:
-        schema, example = QUERY_OF.get((call.name, name)) or QUERY.get(name, (TEXT, None))
+    for name, why in endpoint.query:
+        schema, example = QUERY_OF.get((endpoint.name, name)) or QUERY.get(name, (TEXT, None))
         found.append({"name": name, "in": "query", "description": why, "schema": schema} | _example(example))
     return found
 
@@ -107,15 +107,15 @@ def _example(shown: Any) -> dict[str, Any]:
     return {} if shown is None else {"example": shown}
 
 
-def _in_headers(call: Endpoint) -> list[dict[str, Any]]:
-    if call.name == "show_map":
+def _in_headers(endpoint: Endpoint) -> list[dict[str, Any]]:
+    if endpoint.name == "show_map":
         why = "The `ETag` of the map that you have: 304 while nothing has changed."
         return [{"name": "If-None-Match", "in": "header", "description": why, "schema": TEXT}]
-    if call.name == "welcome":
-        why = "Accepted, and without effect: a stranger has no scope that a key could belong to."
-    elif call.idempotent:
-        why = "The same key with the same request gets the same answer again, byte for byte."
+    if endpoint.name == "welcome":
+        why = "Accepted, and without effect: there is no caller yet that a key could belong to."
+    elif endpoint.idempotent:
+        why = "The same key with the same request gets the same response again, byte for byte."
     else:
         return []
-    key = {"name": "Idempotency-Key", "in": "header", "required": call.keyed, "description": why, "schema": KEY}
-    return [key | {"example": IDEMPOTENCY_KEYS[call.name]}]
+    key = {"name": "Idempotency-Key", "in": "header", "required": endpoint.keyed, "description": why, "schema": KEY}
+    return [key | {"example": IDEMPOTENCY_KEYS[endpoint.name]}]

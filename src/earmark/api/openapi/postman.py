@@ -1,6 +1,6 @@
-"""A request collection (Postman's format, version 2.1), made from the OpenAPI document and the stories.
+"""A request collection (Postman's format, version 2.1), made from the OpenAPI document and the example flows.
 
-Every call with its example, and the stories with what is to be expected of each answer. A test plays the stories.
+It has every operation with its example, and the flows with what to expect of each response. A test runs the flows.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.api.openapi.example_flows import STORIES
+from earmark.api.openapi.example_flows import EXAMPLE_FLOWS
 
 if TYPE_CHECKING:
-    from earmark.api.openapi.example_flows import Step, Story
+    from earmark.api.openapi.example_flows import ExampleFlow, FlowStep
 
 SCHEMA = "https://schema.getpostman.com/json/collection/v2.1.0/collection.json"
 WAIT_MS = 2500
@@ -22,7 +22,7 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 def collection(document: dict[str, Any]) -> dict[str, Any]:
-    """The whole collection."""
+    """The collection of an OpenAPI document: the example flows, then every operation on its own."""
     operations = {
         operation["operationId"]: (method.upper(), path, operation)
         for path, methods in document["paths"].items()
@@ -31,7 +31,7 @@ def collection(document: dict[str, Any]) -> dict[str, Any]:
     return {
         "info": {
             "name": "Earmark",
-            "description": "Set baseUrl and key, and run a story from its first request to its last.",
+            "description": "Set baseUrl and key, and run an example from its first request to its last.",
             "schema": SCHEMA,
         },
         "auth": {"type": "bearer", "bearer": [{"key": "token", "value": "{{key}}", "type": "string"}]},
@@ -41,19 +41,19 @@ def collection(document: dict[str, Any]) -> dict[str, Any]:
             *({"key": name, "value": ""} for name in ("event_id", "booking_id", "first_answer")),
         ],
         "item": [
-            {"name": "Stories", "item": [_story(story, operations) for story in STORIES]},
-            {"name": "Every call", "item": [_call(*operation) for operation in operations.values()]},
+            {"name": "Examples", "item": [_flow(flow, operations) for flow in EXAMPLE_FLOWS]},
+            {"name": "Every operation", "item": [_call(*operation) for operation in operations.values()]},
         ],
     }
 
 
-def _story(story: Story, operations: dict[str, Any]) -> dict[str, Any]:
-    items = [_step(step, *operations[step.call], first=number == 0) for number, step in enumerate(story.steps)]
-    return {"name": story.title, "description": story.meaning, "item": items}
+def _flow(flow: ExampleFlow, operations: dict[str, Any]) -> dict[str, Any]:
+    items = [_step(step, *operations[step.call], first=number == 0) for number, step in enumerate(flow.steps)]
+    return {"name": flow.title, "description": flow.meaning, "item": items}
 
 
-def _step(step: Step, method: str, path: str, operation: dict[str, Any], *, first: bool) -> dict[str, Any]:
-    before = ['pm.collectionVariables.set("event_id", pm.variables.replaceIn("story-{{$guid}}"));'] if first else []
+def _step(step: FlowStep, method: str, path: str, operation: dict[str, Any], *, first: bool) -> dict[str, Any]:
+    before = ['pm.collectionVariables.set("event_id", pm.variables.replaceIn("example-{{$guid}}"));'] if first else []
     if step.waits:
         before.append(f"setTimeout(() => {{}}, {WAIT_MS});")
     before += [_rival(number, body) for number, body in enumerate(step.rivals)]
@@ -69,24 +69,24 @@ def _step(step: Step, method: str, path: str, operation: dict[str, Any], *, firs
 
 
 def _rival(number: int, body: Any) -> str:
-    """A line that sends a hold and does not wait: the next line sends its rival while this one is under way."""
+    """A script line that sends a hold and does not wait: the next line sends its rival while this one is under way."""
     command = (
         f"pm.sendRequest({{url: pm.variables.replaceIn({_js('{{baseUrl}}/v1/bookings')}), method: {_js('POST')}, "
         f"header: {{{_js('Content-Type')}: {_js('application/json')}, "
         f"Authorization: pm.variables.replaceIn({_js('Bearer {{key}}')})}}, "
         f"body: {{mode: {_js('raw')}, raw: pm.variables.replaceIn({_js(_js(body))})}}}}, "
     )
-    told = "[response.code, response.json().code || response.json().state]"
-    told = f'{told}.concat(response.json().code ? response.json().seats : []).join(" ")'
-    return f"{command}(error, response) => pm.collectionVariables.set({_js(_name(number))}, {told}));"
+    outcome = "[response.code, response.json().code || response.json().state]"
+    outcome = f'{outcome}.concat(response.json().code ? response.json().seats : []).join(" ")'
+    return f"{command}(error, response) => pm.collectionVariables.set({_js(_name(number))}, {outcome}));"
 
 
 def _name(number: int) -> str:
     return f"rival_{number + 1}"
 
 
-def _expectations(step: Step) -> list[str]:
-    """As the collection's scripts say it; each line stands for itself."""
+def _expectations(step: FlowStep) -> list[str]:
+    """The checks of a step as lines of a Postman script."""
     lines = [f'pm.test("status is {step.status}", () => pm.response.to.have.status({step.status}));']
     for place, value in step.fields.items():
         wanted = f"pm.variables.replaceIn({_js(value)})" if isinstance(value, str) and "{{" in value else _js(value)
@@ -95,10 +95,12 @@ def _expectations(step: Step) -> list[str]:
         kept = f'pm.collectionVariables.get("{step.same_as}")'
         lines.append(f'pm.test("the same bytes", () => pm.expect(pm.response.text()).to.eql({kept}));')
         header = 'pm.response.headers.get("Idempotency-Replayed")'
-        lines.append(f'pm.test("said to be a repeat", () => pm.expect({header}).to.eql("true"));')
+        lines.append(f'pm.test("marked as replayed", () => pm.expect({header}).to.eql("true"));')
     if step.rivals:
-        told = ", ".join(f"pm.collectionVariables.get({_js(_name(number))})" for number in range(len(step.rivals)))
-        lines.append(f'pm.test("one of them has it", () => pm.expect([{told}].sort()).to.eql({_js(step.verdicts)}));')
+        outcome = ", ".join(f"pm.collectionVariables.get({_js(_name(number))})" for number in range(len(step.rivals)))
+        lines.append(
+            f'pm.test("one of them has it", () => pm.expect([{outcome}].sort()).to.eql({_js(step.verdicts)}));'
+        )
     if step.held is not None:
         seen = 'pm.response.json().seats.filter((seat) => seat.state === "held").length'
         lines.append(f'pm.test("{step.held} seats are held", () => pm.expect({seen}).to.eql({step.held}));')
@@ -113,7 +115,7 @@ def _js(value: Any) -> str:
 
 
 def _call(method: str, path: str, operation: dict[str, Any]) -> dict[str, Any]:
-    """A call on its own, with the examples of the document."""
+    """An operation on its own, with the examples of the document."""
     named = {(one["in"], one["name"]): one for one in operation["parameters"]}
     places = {name: str(one.get("example", "")) for (where, name), one in named.items() if where == "path"}
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
@@ -144,7 +146,7 @@ def _request(
     if places:
         url["variable"] = [{"key": name, "value": value} for name, value in places.items()]
     if query:
-        # There to be switched on: left on, they would ask for what is not there.
+        # Disabled: enabled, they would filter by example values that do not exist.
         url["query"] = [{"key": name, "value": value, "disabled": True} for name, value in query.items()]
     request: dict[str, Any] = {"method": method, "header": [], "url": url}
     if key is not None:

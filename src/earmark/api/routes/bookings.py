@@ -46,13 +46,13 @@ async def extend(context: RequestContext, body: requests.ExtendBody) -> ApiRespo
 
 
 async def confirm(context: RequestContext, body: requests.ConfirmBody) -> ApiResponse:
-    """The shop took the money itself: the hold becomes a sale."""
+    """Turn a hold into a sale whose money the shop took itself."""
     command = to_command.confirm(body, booking_id=booking_id(context), **context.command_fields(_BOOKING))
     return verb_response(await context.engine.confirm(command), _BOOKING)
 
 
 async def release(context: RequestContext, _: requests.ReleaseBody) -> ApiResponse:
-    """Give up a hold; everything returns."""
+    """Give up a hold; its seats and units are free again."""
     command = Release(**context.command_fields(_BOOKING), booking_id=booking_id(context))
     return verb_response(await context.engine.release(command), _BOOKING)
 
@@ -64,13 +64,13 @@ async def cancel(context: RequestContext, body: requests.CancelBody) -> ApiRespo
 
 
 async def read(context: RequestContext) -> ApiResponse:
-    """One booking."""
+    """One booking, if the caller may see it."""
     now, booking = await find(context)
     return json_response(to_response.booking_value(booking, now))
 
 
 async def list_(context: RequestContext) -> ApiResponse:
-    """Bookings, oldest first: a buyer's own, or for a shop anybody's."""
+    """Bookings, oldest first: a buyer gets their own, a shop's key those of all buyers."""
     query = context.request.query_params
     actor = context.principal.actor
     page = read_page(query, of=context.endpoint.name, actor=actor)
@@ -93,7 +93,7 @@ async def list_(context: RequestContext) -> ApiResponse:
 
 
 async def show_history(context: RequestContext) -> ApiResponse:
-    """All that happened to a booking; what people of the shop noted about it is for the shop."""
+    """The journal entries of a booking. The notes of the shop's operators are only shown to the shop."""
     _, booking = await find(context)
     entries = await context.engine.store.read_history(booking.id)
     notes = context.principal.actor.buyer is None
@@ -103,7 +103,7 @@ async def show_history(context: RequestContext) -> ApiResponse:
 
 
 async def find(context: RequestContext) -> tuple[datetime, Booking]:
-    """The booking that a call is about, if the caller may see it."""
+    """The booking in the path, if the caller may see it."""
     wanted = booking_id(context)
     now, booking = await context.engine.store.read_booking(wanted)
     if booking is None or not context.principal.actor.may_see(booking):
@@ -117,19 +117,19 @@ _CANCELLED = JsonWriter(to_response.undone_value)
 
 
 def booking_id(context: RequestContext) -> BookingId:
-    """The id in a call's path."""
+    """The booking's id in the path."""
     return to_command.booking_id_of(context.path["booking_id"])
 
 
 def _buyer(context: RequestContext, named: str | None) -> Buyer:
-    """A token speaks for its own buyer; a shop says for whom it asks."""
+    """The buyer of the hold: with a token its own buyer, with a shop's key the buyer that the request names."""
     own = context.principal.actor.buyer
     if own is not None:
         if named not in {None, own}:
             raise Forbidden
         return own
     if named is None:
-        raise InvalidRequest.at("buyer", "is required: say who this is held for")
+        raise InvalidRequest.at("buyer", "is required: name the buyer of this hold")
     return Buyer(named)
 
 
@@ -141,11 +141,11 @@ def _after(text: str | None) -> BookingId | None:
 
 
 def _asked(query: Mapping[str, str], name: str, kind: Any) -> Any:
-    """A filter, if there is one: what nobody can be called is refused, not answered with nothing."""
+    """A filter, if the query has it. A value that no buyer or event can have is refused, not answered with nothing."""
     try:
         return msgspec.convert(query[name], type=kind) if name in query else None
     except msgspec.ValidationError:
-        raise InvalidRequest.at(name, "is nothing that can be asked for") from None
+        raise InvalidRequest.at(name, "is not a valid value") from None
 
 
 _ON_BOOKING = ("booking_unknown", "booking_expired", "booking_resolved", "payment_in_progress")

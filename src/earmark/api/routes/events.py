@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import SeatMap
 
 EVENT_BYTES_MAX = 16 * 1024 * 1024
-WORDS = SeatMapRenderer()
+RENDERER = SeatMapRenderer()
 
 
 async def create(context: RequestContext, body: requests.EventBody) -> ApiResponse:
-    """Make an event and everything it sells."""
+    """Create an event and everything it sells."""
     fields = context.command_fields(_CREATED)
     command = to_command.create(body, now=context.services.clock.now(), ids=context.engine.ids, **fields)
     created = await context.engine.create(command)
@@ -45,12 +45,12 @@ async def change(context: RequestContext, body: requests.EventPatchBody) -> ApiR
 
 
 async def read(context: RequestContext) -> ApiResponse:
-    """One event."""
+    """One event, if it is of the caller's mode."""
     return json_response(to_response.event_value(await find(context)))
 
 
 async def list_(context: RequestContext) -> ApiResponse:
-    """Events, by id."""
+    """Events of the caller's mode, by id."""
     page = read_page(context.request.query_params, of=context.endpoint.name, actor=context.principal.actor)
     after = EventId(page.after) if page.after else None
     found = await context.engine.store.list_events(mode=context.principal.actor.mode, after=after, limit=page.limit + 1)
@@ -71,17 +71,17 @@ async def show_map(context: RequestContext) -> ApiResponse:
     headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
     if f'"{tag}"' in context.headers.get(b"if-none-match", b"").decode("latin-1"):
         return ApiResponse(status=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return ApiResponse(body=WORDS.tell(shown.picture, buyer, whole=True), headers=headers)
+    return ApiResponse(body=RENDERER.tell(shown.picture, buyer, whole=True), headers=headers)
 
 
 async def show_seat(context: RequestContext) -> ApiResponse:
-    """One seat."""
+    """One seat as the map shows it."""
     seen = await _one_seat(context)
     return json_response(to_response.seat_value(seen.seats[0], now=seen.now, buyer=context.principal.actor.buyer))
 
 
 async def explain_seat(context: RequestContext) -> ApiResponse:
-    """Why this seat is, or is not, available."""
+    """The reason why a seat is, or is not, available."""
     seen = await _one_seat(context)
     return json_response(
         to_response.explanation_value(seen.seats[0], now=seen.now, buyer=context.principal.actor.buyer)
@@ -89,7 +89,7 @@ async def explain_seat(context: RequestContext) -> ApiResponse:
 
 
 async def find(context: RequestContext) -> Event:
-    """The event in the path, if it is of the caller's kind."""
+    """The event in the path, if it is of the caller's mode."""
     event_id = event_id_of(context)
     event = await context.engine.store.read_event(event_id)
     if event is None or event.mode != context.principal.actor.mode:
@@ -109,7 +109,7 @@ async def _one_seat(context: RequestContext) -> SeatMap:
 
 
 def event_id_of(context: RequestContext) -> EventId:
-    """The event in the path."""
+    """The event's id in the path."""
     event_id = context.path["event_id"]
     if "\0" in event_id:  # PostgreSQL's text cannot hold it, so no event has it
         raise EventUnknown(event_id=event_id.replace("\0", "\N{REPLACEMENT CHARACTER}"))
@@ -212,7 +212,7 @@ ENDPOINTS = (
         method="GET",
         path="/v1/events/{event_id}/seats/{seat_id}/explain",
         name="explain_seat",
-        summary="Say why a seat is, or is not, available",
+        summary="Explain why a seat is, or is not, available",
         handler=explain_seat,
         or_scope=Scope.MANAGE,
         answer=responses.Explanation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from http import HTTPStatus
 
-from earmark.api.auth.api_keys import GUEST_SECONDS, HOUSE, new_guest
+from earmark.api.auth.api_keys import GUEST_ISSUER, GUEST_SECONDS, new_guest
 from earmark.api.auth.guest_cookie import set_cookie
 from earmark.api.context import KEY_HEADER, RequestContext
 from earmark.api.endpoint import Endpoint
@@ -17,16 +17,16 @@ from earmark.schemas.to_command import check_key
 
 
 async def welcome(context: RequestContext) -> ApiResponse:
-    """A name and a token for somebody who has none; somebody who has one keeps the name."""
+    """A guest's name and token for a client that has none; a guest gets a new token for the same name."""
     if not context.services.guests:
         raise NotFound
     if (key := context.request.headers.get(KEY_HEADER)) is not None:
         check_key(key)
     context.services.limits.admit_guest(address_at(context.scope, hops=context.services.trust_proxy))
     now, authenticator = context.services.clock.now(), context.services.authenticator
-    known = context._principal  # noqa: SLF001 (this call needs nobody)
-    # A token that a key has issued ends with that key: it is never turned into one that does not.
-    is_guest = known is not None and known.issuer == HOUSE and known.actor.mode == authenticator.mode
+    known = context._principal  # noqa: SLF001 (this endpoint needs no caller)
+    # A token that a key issued ends with that key: it is never exchanged for one that does not.
+    is_guest = known is not None and known.issuer == GUEST_ISSUER and known.actor.mode == authenticator.mode
     buyer = (known.actor.buyer if known and is_guest else None) or new_guest()
     token = authenticator.issue(buyer, now=now, seconds=GUEST_SECONDS)
     ends_at = datetime.fromtimestamp(int(now.timestamp()) + GUEST_SECONDS, UTC)

@@ -1,4 +1,4 @@
-"""What became of a request: asked by its idempotency key, by the caller who chose it."""
+"""The result of an earlier request, looked up by its idempotency key and only for the caller that chose the key."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 class Progress(StrEnum):
-    """How far a request got."""
+    """The state of a request with an idempotency key."""
 
     DONE = "done"
     """It was answered, and the same request again gets the same answer."""
     IN_PROGRESS = "in_progress"
     """It is being decided, or its payment is."""
     UNKNOWN = "unknown"
-    """Nothing was changed by it: it never came, it was refused, or it waits in line."""
+    """It changed nothing: it never arrived, it was refused, or it waits in a queue."""
 
 
 class ProgressAnswer(Struct, kw_only=True, omit_defaults=True):
-    """What became of the request with this key. `status` and `answer` are what it was told."""
+    """The result of the request with this key. `status` and `answer` are those of its response."""
 
     key: str
     state: Progress
@@ -50,7 +50,7 @@ class ProgressAnswer(Struct, kw_only=True, omit_defaults=True):
 
 
 async def recall(context: RequestContext) -> ApiResponse:
-    """A key of the caller's own; what others did with the same word is not told."""
+    """The result of a request of this caller; requests of other callers with the same key are not shown."""
     text = context.request.path_params["key"]
     check_key(text)
     found = await context.engine.look_up_key(IdempotencyKey(context.principal.caller, text))
@@ -60,26 +60,26 @@ async def recall(context: RequestContext) -> ApiResponse:
         if deed is not None:
             return json_response(await _done(context, deed), headers=headers)
     booking_id = str(found.about.booking.id) if found.about else None
-    said = await _end_of_payment(context, IdempotencyKey(context.principal.caller, text), found)
-    if said is None:
+    response = await _end_of_payment(context, IdempotencyKey(context.principal.caller, text), found)
+    if response is None:
         state = Progress.IN_PROGRESS if found.busy else Progress.UNKNOWN
         return json_response(ProgressAnswer(key=text, state=state, booking_id=booking_id), headers=headers)
-    status, body = said
-    told = ProgressAnswer(
+    status, body = response
+    progress = ProgressAnswer(
         key=text,
         state=Progress.DONE,
         status=status,
         booking_id=booking_id or _booking_id(body),
         answer=msgspec.Raw(body),
     )
-    return json_response(told, headers=headers)
+    return json_response(progress, headers=headers)
 
 
 async def _end_of_payment(context: RequestContext, key: IdempotencyKey, found: KeyLookup) -> tuple[int, bytes] | None:
     """The status and the body of the answer; None while there is none.
 
-    A payment may have ended by a callback or a worker, which word no answers. Then it is worded here, and remembered
-    where the same request would be answered with the same words for a day.
+    A callback or a worker may have ended the payment, and these write no responses. Then the response is written here,
+    and kept in the idempotency record, so that the same request gets the same response for a day.
     """
     if found.record is not None:
         return found.record.status, found.record.body
@@ -98,20 +98,20 @@ async def _end_of_payment(context: RequestContext, key: IdempotencyKey, found: K
         }
         command = Pay(**common, booking_id=about.booking.id, payment_id=about.payment.id)
         answer = await conclude_payment(context.engine, command)
-        assert answer.record is not None, "what is concluded is remembered"
+        assert answer.record is not None, "a concluded payment has a record"
         return answer.record.status, answer.record.body
     return write(PayResult(booking=about.booking, payment=about.payment), now)
 
 
 async def _done(context: RequestContext, deed: WebhookChange) -> ProgressAnswer:
-    """Of a webhook it is said that it was done, and how the webhook is by now, without its secret."""
+    """For a request about a webhook: that it was done, and the webhook as it is now, without its secret."""
     webhook = await context.engine.store.webhooks.read(deed.webhook_id)
     answer = None if webhook is None else webhook_answer(webhook)
     return ProgressAnswer(key=deed.key.key, state=Progress.DONE, status=deed.status, answer=answer)
 
 
-class _Booking(Struct):
-    """What tells the answer about a booking from any other."""
+class _BookingAnswer(Struct):
+    """The fields by which a response about a booking differs from any other."""
 
     id: str
     event_id: str
@@ -119,9 +119,9 @@ class _Booking(Struct):
 
 
 def _booking_id(body: bytes) -> str | None:
-    """The booking that an answer is about, if it is about one."""
+    """The booking that a response is about, if it is about one."""
     try:
-        return msgspec.json.decode(body, type=_Booking).id
+        return msgspec.json.decode(body, type=_BookingAnswer).id
     except msgspec.ValidationError:
         return None
 
@@ -131,7 +131,7 @@ ENDPOINTS = (
         method="GET",
         path="/v1/idempotency/{key}",
         name="recall",
-        summary="Say what became of the request with an idempotency key",
+        summary="Show the result of the request with an idempotency key",
         handler=recall,
         answer=ProgressAnswer,
         or_scope=Scope.MANAGE,

@@ -1,4 +1,4 @@
-"""Locks: who holds what on the configured Redis, and taking one away."""
+"""Locks on the configured Redis: list the holders, and break a lock."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ log = logs.get()
 
 
 class LocksSilent(StoreUnavailable):
-    """The server that keeps the locks cannot be reached."""
+    """The Redis of the locks cannot be reached."""
 
 
 class LockAnswer(Struct, kw_only=True):
-    """A lock that is held: by whom, since when, for how long yet, and who waits for it."""
+    """A lock that is held: its holder, its age, its remaining time, and the waiters."""
 
     key: str
     holder: str
@@ -40,13 +40,13 @@ class LockAnswer(Struct, kw_only=True):
 
 
 class LocksAnswer(Struct, kw_only=True):
-    """The locks that are held, by key; none where no Redis is set up."""
+    """The locks that are held, by key; empty where no Redis is set up."""
 
     locks: list[LockAnswer]
 
 
 async def list_(context: RequestContext) -> ApiResponse:
-    """Who holds what."""
+    """The locks that are held, with holders and waiters."""
     query = context.request.query_params
     limit, match, opened = read_limit(query), query.get("match", "*"), context.services.locks
     if not 1 <= len(match) <= MATCH_LENGTH_MAX:
@@ -61,7 +61,7 @@ async def list_(context: RequestContext) -> ApiResponse:
 
 
 async def break_(context: RequestContext) -> ApiResponse:
-    """Take a lock from whoever has it; the next in line gets it. An operator's last resort, and it is logged."""
+    """Take a lock away from its holder; the first waiter gets it. An operator's last resort, and it is logged."""
     key, opened = context.request.path_params["key"], context.services.locks
     if opened is None:
         raise LockUnknown(key=key)
@@ -103,7 +103,7 @@ ENDPOINTS = (
         method="DELETE",
         path="/v1/locks/{key}",
         name="break_lock",
-        summary="Take a lock away from whoever holds it",
+        summary="Take a lock away from its holder",
         handler=break_,
         answer=LockAnswer,
         scope=Scope.OPS,

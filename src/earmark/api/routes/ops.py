@@ -1,7 +1,7 @@
-"""How the service fares, for whoever runs it: everything the console shows, in one call.
+"""The state of the service for its operator: everything the console shows, in one response.
 
-Payments, holds and webhooks are those of the key's kind. Agents, the relay, the lines and the locks serve both kinds.
-Redis may be silent and the rest is told all the same; without the database there is nothing to tell.
+Payments, holds and webhooks are those of the key's mode. Workers, the relay, the queues and the locks serve both modes.
+If Redis does not answer, the rest is shown all the same; without the database the request fails.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from earmark.domain.money import Money
 from earmark.domain.webhook import WEBHOOKS_MAX
 from earmark.engine.ports.heartbeats import WELL
 from earmark.locks.errors import LocksUnavailable
-from earmark.observability.metrics.redis_gauges import PING_SECONDS, AsksRedis
+from earmark.observability.metrics.redis_gauges import PING_SECONDS, AdmissionOverRedis
 from earmark.schemas import ops
 from earmark.schemas.payment_review import cases
 from earmark.version import __version__
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     from earmark.schemas.payment_review import Case
 
 CASES_MAX = 20
-AGENTS_MAX = 100
+WORKERS_MAX = 100
 WEBHOOKS_SHOWN_MAX = 20
 LOCKS_MAX = 50
 WAITERS_MAX = 10
 COUNT_MAX = 10_000
 LOCKS_SECONDS_MAX = 2.0
-"""How long a Redis may keep the rest of the answer waiting."""
+"""How long a Redis may delay the rest of the response."""
 
 
 async def show(context: RequestContext) -> ApiResponse:
-    """All of it. One question to the database after the other: nobody who books waits for an operator."""
+    """The whole console. One query after the other: bookings do not wait for an operator's page."""
     services, mode = context.services, context.principal.actor.mode
-    store, counted = context.engine.store, _Counted(services)
+    store, counted = context.engine.store, _HostCounts(services)
     await store.check()
     left = await store.upkeep.backlog()
     payments = await _payments(store, mode=mode)
@@ -121,7 +121,7 @@ def _case(case: Case) -> ops.OpsCase:
     )
 
 
-async def _holds(store: Store, counted: _Counted, *, mode: Mode) -> ops.OpsHolds:
+async def _holds(store: Store, counted: _HostCounts, *, mode: Mode) -> ops.OpsHolds:
     seen = await store.upkeep.holds(mode=mode, limit=COUNT_MAX)
     return ops.OpsHolds(
         held=seen.held,
@@ -133,17 +133,17 @@ async def _holds(store: Store, counted: _Counted, *, mode: Mode) -> ops.OpsHolds
 
 
 async def _webhooks(store: Store, *, mode: Mode, now: datetime) -> ops.OpsWebhooks:
-    """Those in trouble first, then those for which the most waits; the quiet ones are only counted."""
+    """Disabled and failing webhooks first, then those with the most pending deliveries; idle ones are only counted."""
     known = await store.webhooks.page(mode=mode, after=None, limit=WEBHOOKS_MAX)
     waiting = {one.webhook_id: one for one in await store.webhooks.waiting(mode=mode, limit=COUNT_MAX)}
     all_ = [_webhook(one, waiting.get(one.id), now=now) for one in known]
-    loud = [one for one in all_ if one.standing != "well" or one.pending]
-    loud.sort(key=lambda one: (_WORST_FIRST.index(one.standing), -one.pending))
+    shown = [one for one in all_ if one.standing != "well" or one.pending]
+    shown.sort(key=lambda one: (_WORST_FIRST.index(one.standing), -one.pending))
     return ops.OpsWebhooks(
         known=len(all_),
         pending=sum(one.pending for one in all_),
         late_seconds=max((one.late_seconds for one in all_ if one.standing == "well"), default=0.0),
-        listed=loud[:WEBHOOKS_SHOWN_MAX],
+        listed=shown[:WEBHOOKS_SHOWN_MAX],
     )
 
 
@@ -169,12 +169,12 @@ def _standing_of(webhook: Webhook) -> ops.WebhookStanding:
 
 
 async def _workers(store: Store, *, seconds: float) -> tuple[list[str], list[ops.OpsWorker]]:
-    """Which roles nobody has, and everybody who was heard of: who needs a look first."""
+    """The roles that no worker runs, and all workers with a heartbeat, failing and silent ones first."""
     roll = await store.heartbeats.read(limit=COUNT_MAX)
     workers = [_worker(beat, now=roll.now, seconds=seconds) for beat in roll.heartbeats]
-    manned = {worker.role for worker in workers if worker.standing != "silent"}
+    running = {worker.role for worker in workers if worker.standing != "silent"}
     workers.sort(key=lambda worker: worker.standing == "well")
-    return [role for role in ROLES if role not in manned], workers[:AGENTS_MAX]
+    return [role for role in ROLES if role not in running], workers[:WORKERS_MAX]
 
 
 def _worker(beat: HeartbeatRow, *, now: datetime, seconds: float) -> ops.OpsWorker:
@@ -221,11 +221,11 @@ def _lock(holding: Holding) -> ops.OpsLock:
 
 
 async def _parts(services: Services, locks: ops.OpsLocks) -> list[ops.OpsPart]:
-    """What readiness looks at, and the Redis beside it. A database that does not answer has ended the call before."""
-    going, admission = services.in_flight.is_stopping, _admission(services)
-    said = "This server is about to stop." if going else "This server takes bookings."
+    """The server, the database and each Redis. If the database does not answer, the request has already failed."""
+    stopping, admission = services.in_flight.is_stopping, _admission(services)
+    said = "This server is about to stop." if stopping else "This server takes bookings."
     parts = [
-        ops.OpsPart(name="server", up=not going, said=said),
+        ops.OpsPart(name="server", up=not stopping, said=said),
         ops.OpsPart(name="database", up=True, said="The database answers, and its schema is current."),
     ]
     if locks.configured:
@@ -238,20 +238,20 @@ async def _parts(services: Services, locks: ops.OpsLocks) -> list[ops.OpsPart]:
     return parts
 
 
-def _admission(services: Services) -> AsksRedis | None:
+def _admission(services: Services) -> AdmissionOverRedis | None:
     admission: object = services.engine.admission
-    return admission if isinstance(admission, AsksRedis) else None
+    return admission if isinstance(admission, AdmissionOverRedis) else None
 
 
-class _Counted:
-    """What the servers of this host have counted, all of them together."""
+class _HostCounts:
+    """The counters of all server processes of this host, summed."""
 
     def __init__(self, services: Services) -> None:
         self._verbs = list(services.engine.queues)
         self._values: Mapping[tuple[str, str], float] = services.metrics.figures()
 
     def lines(self) -> list[ops.OpsLine]:
-        """One for each verb that travels in batches."""
+        """The queue of each verb that runs in batches."""
         return [
             ops.OpsLine(
                 verb=verb,
@@ -264,7 +264,7 @@ class _Counted:
         ]
 
     def expired(self) -> ops.OpsExpired:
-        """By how they came to it."""
+        """Ended holds, by what ended them."""
         name = "earmark_expired_total"
         return ops.OpsExpired(
             swept=self._of(name, "swept"), met=self._of(name, "met"), made_room=self._of(name, "made_room")
@@ -275,7 +275,7 @@ class _Counted:
 
 
 def _seconds(since: datetime | None, until: datetime) -> float:
-    """How long, and nothing where it has not begun."""
+    """The time between two moments; 0 without a beginning."""
     return round(max((until - since).total_seconds(), 0.0), 3) if since else 0.0
 
 
@@ -284,7 +284,7 @@ ENDPOINTS = (
         method="GET",
         path="/v1/ops",
         name="show_ops",
-        summary="Say how the service fares, and what needs a person",
+        summary="Show the state of the service, and what needs an operator",
         handler=show,
         answer=ops.OpsAnswer,
         scope=Scope.OPS,

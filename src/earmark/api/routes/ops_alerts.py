@@ -1,6 +1,6 @@
-"""What needs a person: judged from what the console shows, so that it says nothing that one cannot see there.
+"""The alerts of the operator's console, derived only from the figures that the console shows.
 
-The measures are the doctor's, and so is the advice. Pure: what is known in, what to do out.
+Thresholds and advice are those of `earmark doctor`. Pure functions: figures in, alerts out.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FAILING_SECONDS = 300.0
 
 
 def of_parts(parts: Sequence[OpsPart]) -> Iterator[OpsNeed]:
-    """What does not answer."""
+    """Parts that do not answer. A database that does not answer fails the whole request instead."""
     advice = {
-        "server": "Nothing, if somebody is replacing it; else see who stops it.",
+        "server": "Nothing, during a planned restart; else find out what stops it.",
         "locks": "See whether Redis runs and can be reached from here; `earmark doctor` says what is wrong with it.",
         "admission": "Sales go on without it. See whether Redis runs and can be reached from here: `earmark doctor`.",
     }
@@ -35,23 +35,23 @@ def of_parts(parts: Sequence[OpsPart]) -> Iterator[OpsNeed]:
 
 
 def of_payments(payments: OpsPayments) -> Iterator[OpsNeed]:
-    """Money that only a person can settle, and money that takes too long."""
+    """Payments that need review, and payments that are open for too long."""
     if payments.attention:
-        said = f"{_count(payments.attention, 'payment needs', 'payments need')} somebody."
+        said = f"{_count(payments.attention, 'payment needs', 'payments need')} review."
         yield OpsNeed(
             area="payments",
             count=payments.attention,
             said=said,
-            what_to_do="Each stands below with what to do about it; `earmark payments attention` lists them all.",
+            what_to_do="Each is listed below with what to do about it; `earmark payments attention` lists them all.",
         )
     if payments.open_oldest_seconds > OPEN_SECONDS:
         said = f"A payment or refund is open for {_age(payments.open_oldest_seconds)}."
-        advice = "See whether the reconciler is at work below, and whether the gateway answers: the logs name it."
+        advice = "Check below whether a reconciler is running, and whether the gateway answers: the logs name it."
         yield OpsNeed(area="payments", count=1, said=said, what_to_do=advice)
 
 
 def of_workers(missing: Sequence[str], workers: Sequence[OpsWorker]) -> Iterator[OpsNeed]:
-    """Roles that nobody has, and those who get nowhere."""
+    """Roles that no worker runs, and workers whose rounds fail."""
     if missing:
         said = f"No {_listed(missing)} is running."
         yield OpsNeed(
@@ -68,7 +68,7 @@ def of_workers(missing: Sequence[str], workers: Sequence[OpsWorker]) -> Iterator
 
 
 def of_holds(holds: OpsHolds) -> Iterator[OpsNeed]:
-    """Seats are sold all the same; lists and counts are not right until the holds are ended."""
+    """Holds that are due and not ended. Their seats can be sold; lists and counts are wrong until they are ended."""
     if holds.due_seconds > LATE_SECONDS:
         said = f"{_count(holds.due, 'hold is', 'holds are')} due and not ended, for {_age(holds.due_seconds)}."
         advice = "Run `earmark worker`; `earmark doctor --fix` ends them now."
@@ -76,7 +76,7 @@ def of_holds(holds: OpsHolds) -> Iterator[OpsNeed]:
 
 
 def of_relay(relay: OpsRelay) -> Iterator[OpsNeed]:
-    """Those who follow events wait."""
+    """Journal entries without a number: streams and webhooks wait for them."""
     if relay.oldest_seconds > LATE_SECONDS:
         have = _count(relay.unsent, "journal entry has", "journal entries have")
         said = f"{have} no number, the oldest for {_age(relay.oldest_seconds)}."
@@ -85,20 +85,20 @@ def of_relay(relay: OpsRelay) -> Iterator[OpsNeed]:
 
 
 def of_webhooks(webhooks: OpsWebhooks, *, now: datetime) -> Iterator[OpsNeed]:
-    """Receivers that have not answered for a while, and deliveries that nobody makes."""
+    """Webhooks that fail or are switched off, and deliveries that no worker has tried in time."""
     for one in webhooks.listed:
         failing = (now - one.failing_since).total_seconds() if one.failing_since else 0.0
         if one.standing == "failing" and failing > FAILING_SECONDS:
             said = f"The webhook to {one.host} fails, for {_age(failing)}."
-            advice = f"It is tried again by itself. `earmark webhooks deliveries {one.id}` says how it answers."
+            advice = f"Deliveries are retried. `earmark webhooks deliveries {one.id}` shows what the receiver answers."
             yield OpsNeed(area="webhooks", count=1, said=said, what_to_do=advice)
         if one.standing == "disabled":
             said = f"The webhook to {one.host} is switched off: {one.disabled_because}."
-            advice = f"Mend the receiver, and switch it on again: `earmark webhooks enable {one.id}`."
+            advice = f"Repair the receiver, then enable the webhook: `earmark webhooks enable {one.id}`."
             yield OpsNeed(area="webhooks", count=1, said=said, what_to_do=advice)
     if webhooks.late_seconds > LATE_SECONDS:
         said = f"A delivery that was due {_age(webhooks.late_seconds)} ago has not been tried."
-        yield OpsNeed(area="webhooks", count=1, said=said, what_to_do="See whether a courier is at work below.")
+        yield OpsNeed(area="webhooks", count=1, said=said, what_to_do="Check below whether a courier is running.")
 
 
 def _age(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Payments: pay, refund, list, and what gateways call about."""
+"""Payments: pay, refund, list, and the callbacks of gateways."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logs.get()
 
 
 async def pay(context: RequestContext, body: requests.PayBody) -> ApiResponse:
-    """Open a payment for a hold, and see it through."""
+    """Open a payment for a hold, and drive it until it is decided or takes too long for one request."""
     actor, payments = context.principal.actor, context.services.payments
     write = partial(write_payment, notes=actor.buyer is None)
     fields = _keyed_fields(context, write)
@@ -43,14 +43,14 @@ async def pay(context: RequestContext, body: requests.PayBody) -> ApiResponse:
 
 
 async def refund(context: RequestContext, body: requests.RefundBody) -> ApiResponse:
-    """Money back for a sale, all of it or a part."""
+    """Refund a sale, wholly or in part."""
     fields = _keyed_fields(context, _REFUNDED)
     command = to_command.refund(body, booking_id=booking_id(context), ids=context.engine.ids, **fields)
     return verb_response(await context.services.payments.refund(command), _REFUNDED)
 
 
 async def list_(context: RequestContext) -> ApiResponse:
-    """The payments of a booking."""
+    """The payments of a booking, each with its refunds."""
     _, booking = await find(context)
     payments = await context.engine.store.list_payments(booking.id)
     notes = context.principal.actor.buyer is None
@@ -59,7 +59,7 @@ async def list_(context: RequestContext) -> ApiResponse:
 
 
 async def callback(context: RequestContext) -> ApiResponse:
-    """A gateway calls: its signature is checked over the very bytes, and then it is asked how things stand."""
+    """A gateway's callback: its signature is checked over the raw bytes, and then the gateway is queried."""
     name = context.path["gateway"]
     gateway = context.services.payments.gateways.get(name)
     if gateway is None:
@@ -74,13 +74,13 @@ async def callback(context: RequestContext) -> ApiResponse:
         log.warning("callback", outcome="not yet", gateway=name, because=str(silence))
         raise NotFound from silence
     if not ours and called.payment_id is not None:
-        # Perhaps it is faster than the row that it is about: the gateway calls again, a bounded number of times.
+        # The callback may arrive before its payment is committed: the gateway repeats it, a bounded number of times.
         raise NotFound
     return json_response(responses.CallbackAnswer(received=True))
 
 
 def write_payment(paid: PayResult, now: datetime, *, notes: bool) -> tuple[int, bytes]:
-    """200 confirmed, 202 in progress, 402 declined; else the refusal that says what became of the booking."""
+    """200 confirmed, 202 in progress, 402 declined; else the refusal for the state of the booking."""
     if refused := to_response.refused_payment(paid, now):
         problem = problem_response.describe(refused)
         return problem["status"], msgspec.json.encode(problem)
@@ -89,7 +89,7 @@ def write_payment(paid: PayResult, now: datetime, *, notes: bool) -> tuple[int, 
 
 
 def _address(context: RequestContext) -> str | None:
-    """From where a buyer pays, as it is counted; None for a key, behind which all buyers of a shop stand."""
+    """The hashed address of a buyer; None with a shop's key, for all buyers of a shop share its address."""
     services = context.services
     if context.principal.actor.buyer is None or not services.counts_addresses:
         return None
@@ -154,7 +154,7 @@ ENDPOINTS = (
         method="POST",
         path="/v1/payments/{gateway}/callback",
         name="callback",
-        summary="Where a gateway calls",
+        summary="Receive a gateway's callback",
         handler=callback,
         raw=True,
         answer=responses.CallbackAnswer,

@@ -1,4 +1,4 @@
-"""The live map at the door: `text/event-stream`, one snapshot and then what changes."""
+"""The live map over HTTP (`text/event-stream`): one snapshot, and then the changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from earmark.api.auth.authenticate import shown
+from earmark.api.auth.authenticate import credential_of
 from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.client_address import address_at
 from earmark.api.routes.events import event_id_of
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {
     "Cache-Control": "no-store",
-    # Proxies that collect an answer before they pass it on would make the news old.
+    # Proxies that buffer a response would delay the events.
     "X-Accel-Buffering": "no",
 }
 NUMBER_DIGITS_MAX = 18
 
 
 async def stream(context: RequestContext) -> Response:
-    """Follow an event, from the last number that was seen, if the caller names one that is known."""
+    """Follow an event, from the number that the client saw last if it names one and that is still known."""
     context.services.in_flight.check_not_stopping()
     event_id, actor = event_id_of(context), context.principal.actor
     hub = context.services.hub
     if hub is None:
-        raise StoreUnavailable(because="nobody follows events in this process")
+        raise StoreUnavailable(because="this process has no event streams")
     caller = context.principal.caller
     # A key's streams go to the shop's own servers, which may have one address for all their clients.
     address = address_at(context.scope, hops=context.services.trust_proxy) if actor.buyer is not None else None
@@ -52,17 +52,17 @@ async def stream(context: RequestContext) -> Response:
     )
     if reader is None:
         raise EventUnknown(event_id=event_id)
-    credential = shown(context.scope, context.headers, context.services) or ""
+    credential = credential_of(context.scope, context.headers, context.services) or ""
 
     def staying(reader: Reader) -> AbstractContextManager[float | None]:
         authenticator, end = context.services.authenticator, partial(reader.end, CREDENTIAL_ENDED, at_once=True)
-        return authenticator.staying(credential, now=context.services.clock.now, end=end)
+        return authenticator.open_stream(credential, now=context.services.clock.now, end=end)
 
     return EventStream(reader, staying=staying)
 
 
 class EventStream(Response):
-    """An answer that does not end by itself, but with what let its reader in."""
+    """A response that lasts until the client disconnects or its credential is no longer valid."""
 
     media_type = MEDIA_TYPE
 
@@ -73,7 +73,7 @@ class EventStream(Response):
         self._staying = staying
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until they hang up, are sent away, or take nothing any more."""
+        """Send events until the client disconnects, the server ends the stream, or the client stops reading."""
         async with self._reader as reader:
             with self._staying(reader) as seconds:
                 reader.stay(seconds)
@@ -88,7 +88,7 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except asyncio.CancelledError:
-            # Who takes nothing is dropped, which is no failure of ours.
+            # A client that stops reading is disconnected, which is not an error of the server.
             task = asyncio.current_task()
             if not reader.stalled or task is None or task.uncancel():
                 raise
@@ -104,13 +104,13 @@ async def _hang_up(receive: Receive, reader: Reader) -> None:
 
 
 def _last_seen(context: RequestContext) -> int | None:
-    """The header that browsers send when they come back, whatever it says; or the same as a parameter."""
+    """The `Last-Event-ID` that browsers send when they reconnect, if it is a number; or the same as a parameter."""
     request = context.request
-    sent, asked = request.headers.get("last-event-id"), request.query_params.get("last_event_id")
-    if asked is not None and not _is_number(asked):
+    sent, parameter = request.headers.get("last-event-id"), request.query_params.get("last_event_id")
+    if parameter is not None and not _is_number(parameter):
         raise InvalidRequest.at("last_event_id", "is not the number of an event")
-    said = sent or asked or ""
-    return int(said) if _is_number(said) else None
+    number = sent or parameter or ""
+    return int(number) if _is_number(number) else None
 
 
 def _is_number(text: str) -> bool:

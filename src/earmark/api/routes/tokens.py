@@ -1,4 +1,4 @@
-"""Tokens: a shop's back end lets one buyer speak for themselves, for a while."""
+"""Buyer tokens: a shop's back end issues one so that a buyer's browser can call the API itself, for a limited time."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TOKEN_SECONDS_MAX = 86_400
 
 
 class TokenBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whom a token shall speak for, and for how long."""
+    """The buyer that a token authenticates, and for how long."""
 
     buyer: Who
     seconds: Annotated[int, Meta(ge=1, le=TOKEN_SECONDS_MAX)] = TOKEN_SECONDS_DEFAULT
 
 
 class TokenAnswer(Struct, kw_only=True):
-    """A token for one buyer. It is shown once, and ends by itself, or with the key that issued it."""
+    """A token for one buyer. It is shown once, and expires at `expires_at` or with the key that issued it."""
 
     token: str
     buyer: str
@@ -38,8 +38,8 @@ class TokenAnswer(Struct, kw_only=True):
 
 
 async def issue(context: RequestContext, body: TokenBody) -> ApiResponse:
-    """A token for one buyer, of the kind of the key that asks. No answer is kept, with a key too: it is a token."""
-    context.shown_key()
+    """A token for one buyer, in the mode of the key. Its idempotency key stores no response: that is a secret."""
+    context.key_and_hash()
     now = context.services.clock.now()
     buyer = Buyer(body.buyer)
     token = context.services.authenticator.issue(buyer, now=now, seconds=body.seconds, by=context.principal)

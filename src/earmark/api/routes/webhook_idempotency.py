@@ -1,4 +1,4 @@
-"""Idempotency keys of requests about webhooks: one effect for one key, and no secret kept beside its webhook."""
+"""Idempotency keys of requests about webhooks: one effect for one key, and no second copy of a webhook's secret."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from earmark.api.response import REPLAYED_HEADER, ApiResponse, json_response
 from earmark.engine.ports.webhooks import AlreadyDone, WebhookChange
 from earmark.errors import IdempotencyMismatch, Overloaded, WebhookUnknown
-from earmark.schemas import webhooks as words
+from earmark.schemas import webhooks as schemas
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 async def once(context: RequestContext, work: Callable[[], Awaitable[Webhook]]) -> ApiResponse:
-    """Do it, unless the same request has: then nothing is done, and the webhook is shown as it is by now.
+    """Run `work`, unless the same request was done before: then only show the webhook as it is now.
 
-    What a key remembers here is which webhook it was, and no answer: there is a secret in it.
+    The record of the key names the webhook and stores no response, which would contain the secret.
     """
     webhook = await _done_before(context)
     if webhook is None:
@@ -35,7 +35,7 @@ async def once(context: RequestContext, work: Callable[[], Awaitable[Webhook]]) 
 
 
 async def _done_before(context: RequestContext) -> Webhook | None:
-    shown = context.shown_key()
+    shown = context.key_and_hash()
     deed = None if shown is None else await context.engine.store.webhooks.look_up_key(shown[0])
     if shown is None or deed is None:
         return None
@@ -48,8 +48,8 @@ async def _done_before(context: RequestContext) -> Webhook | None:
 
 
 def deed_of(context: RequestContext, webhook_id: WebhookId) -> WebhookChange | None:
-    """What the request is about to do, if its caller chose a key for it."""
-    shown = context.shown_key() if context.endpoint.idempotent else None
+    """The record of this request's idempotency key; None if the caller sent no key."""
+    shown = context.key_and_hash() if context.endpoint.idempotent else None
     if shown is None:
         return None
     now, status = context.services.clock.now(), int(context.endpoint.status)
@@ -57,8 +57,8 @@ def deed_of(context: RequestContext, webhook_id: WebhookId) -> WebhookChange | N
 
 
 def _shown(context: RequestContext, webhook: Webhook, *, replayed: bool = False) -> ApiResponse:
-    """With its secret."""
+    """The webhook with its secret."""
     headers = {REPLAYED_HEADER: "true"} if replayed else {}
     if context.endpoint.status is HTTPStatus.CREATED:
         headers["Location"] = f"{context.root}/v1/webhooks/{webhook.id}"
-    return json_response(words.secret_answer(webhook), status=context.endpoint.status, headers=headers)
+    return json_response(schemas.secret_answer(webhook), status=context.endpoint.status, headers=headers)

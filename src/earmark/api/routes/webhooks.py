@@ -1,4 +1,4 @@
-"""Webhooks: make, read, change, rotate, try out, look at what was delivered, and send it again."""
+"""Webhooks: create, read, change, rotate the secret, send a test, list deliveries, and repeat one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from earmark.errors import (
     WebhookDisabled,
     WebhookUnknown,
 )
-from earmark.schemas import webhooks as words
+from earmark.schemas import webhooks as schemas
 from earmark.uuids import new_delivery_id, new_webhook_id
 from earmark.webhooks.sender import new_secret
 from earmark.webhooks.targets import TargetRefused
@@ -41,13 +41,13 @@ SAVE_ROUNDS_MAX = 5
 RESOLVE_SECONDS_MAX = 5.0
 
 
-async def make(context: RequestContext, body: words.WebhookBody) -> ApiResponse:
-    """A new webhook, with its secret. It hears of what is numbered from now on."""
+async def make(context: RequestContext, body: schemas.WebhookBody) -> ApiResponse:
+    """Create a webhook and return it with its secret. It gets the journal entries that are numbered from now on."""
     _require_sell(context)
     return await once(context, lambda: _make(context, body))
 
 
-async def _make(context: RequestContext, body: words.WebhookBody) -> Webhook:
+async def _make(context: RequestContext, body: schemas.WebhookBody) -> Webhook:
     await _check(context, body.url)
     event_id = await _event(context, body.event_id)
     new = Webhook(
@@ -66,32 +66,32 @@ async def _make(context: RequestContext, body: words.WebhookBody) -> Webhook:
 
 
 def _require_sell(context: RequestContext) -> None:
-    """A webhook's receiver reads bookings, and believes what is signed by the secret: a key must be allowed both."""
+    """A webhook's receiver reads bookings and trusts what its secret signs: the caller's key needs `sell` for both."""
     if Scope.SELL not in context.principal.scopes:
         raise Forbidden(needs=Scope.SELL)
 
 
 async def list_(context: RequestContext) -> ApiResponse:
-    """By age."""
+    """Webhooks of the caller's mode, oldest first."""
     page = read_page(context.request.query_params, of=context.endpoint.name, actor=context.principal.actor)
     after = WebhookId(_uuid(page.after)) if page.after else None
     found = await context.engine.store.webhooks.page(
         mode=context.principal.actor.mode, after=after, limit=page.limit + 1
     )
-    shown = [words.webhook_answer(webhook) for webhook in found[: page.limit]]
+    shown = [schemas.webhook_answer(webhook) for webhook in found[: page.limit]]
     more = len(found) > page.limit
-    return json_response(words.WebhooksPage(webhooks=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
+    return json_response(schemas.WebhooksPage(webhooks=shown, next_cursor=page.cursor(shown[-1].id) if more else None))
 
 
 async def read(context: RequestContext) -> ApiResponse:
-    """One webhook."""
-    return json_response(words.webhook_answer(await _find(context)))
+    """One webhook, without its secret."""
+    return json_response(schemas.webhook_answer(await _find(context)))
 
 
-async def change(context: RequestContext, body: words.WebhookPatchBody) -> ApiResponse:
-    """What is named. A webhook that is given another address, or is switched on again, begins afresh."""
+async def change(context: RequestContext, body: schemas.WebhookPatchBody) -> ApiResponse:
+    """Change the named fields. A webhook with a new URL, or enabled again, starts without earlier failures."""
     await _find(context)
-    if any(said is not msgspec.UNSET for said in (body.url, body.types, body.event_id)):
+    if any(value is not msgspec.UNSET for value in (body.url, body.types, body.event_id)):
         _require_sell(context)
     if body.url is not msgspec.UNSET:
         await _check(context, body.url)
@@ -112,26 +112,26 @@ async def change(context: RequestContext, body: words.WebhookPatchBody) -> ApiRe
         fresh = after.url != webhook.url
         return msgspec.structs.replace(after, failing_since=None, resting_until=None) if fresh else after
 
-    return json_response(words.webhook_answer(await _save(context, changed)))
+    return json_response(schemas.webhook_answer(await _save(context, changed)))
 
 
 async def remove(context: RequestContext) -> ApiResponse:
-    """With its log, and with whatever it has not heard yet."""
+    """Delete a webhook with its log of deliveries, also those that are still pending."""
     webhook = await _find(context)
     await context.engine.store.webhooks.remove(webhook.id)
-    return json_response(words.webhook_answer(webhook))
+    return json_response(schemas.webhook_answer(webhook))
 
 
-async def rotate(context: RequestContext, _: words.NothingBody) -> ApiResponse:
-    """A new secret; the old one signs too for a day."""
+async def rotate(context: RequestContext, _: schemas.NothingBody) -> ApiResponse:
+    """Give the webhook a new secret; for a day messages are signed with the old one too."""
     _require_sell(context)
     secret, now = new_secret(), context.services.clock.now()
     return await once(context, lambda: _save(context, lambda webhook: rotated(webhook, secret=secret, now=now)))
 
 
-async def test(context: RequestContext, _: words.NothingBody) -> ApiResponse:
-    """A ping, in the line with everything else. Twice is two pings, with a key too."""
-    context.shown_key()
+async def test(context: RequestContext, _: schemas.NothingBody) -> ApiResponse:
+    """Queue a ping like any other delivery. Two requests are two pings, even with the same idempotency key."""
+    context.key_and_hash()
     webhook = _active(await _find(context))
     now = context.services.clock.now()
     ping = Delivery(
@@ -147,7 +147,7 @@ async def test(context: RequestContext, _: words.NothingBody) -> ApiResponse:
 
 
 async def log(context: RequestContext) -> ApiResponse:
-    """What was sent and what waits, newest first."""
+    """The deliveries of a webhook, also those that are pending, newest first."""
     webhook = await _find(context)
     query = context.request.query_params
     page = read_page(query, of=context.endpoint.name, actor=context.principal.actor)
@@ -159,13 +159,13 @@ async def log(context: RequestContext) -> ApiResponse:
     more = len(found) > page.limit
     answers = [_answer(context, delivery) for delivery in shown]
     return json_response(
-        words.DeliveriesPage(deliveries=answers, next_cursor=page.cursor(str(shown[-1].number)) if more else None)
+        schemas.DeliveriesPage(deliveries=answers, next_cursor=page.cursor(str(shown[-1].number)) if more else None)
     )
 
 
 async def replay(context: RequestContext) -> ApiResponse:
-    """The same message once more, under the same id, by which its receiver knows it."""
-    context.shown_key()
+    """Queue the same message once more, under the same id, by which its receiver recognises it."""
+    context.key_and_hash()
     webhook = _active(await _find(context))
     text = context.request.path_params["delivery_id"]
     try:
@@ -178,9 +178,9 @@ async def replay(context: RequestContext) -> ApiResponse:
     return json_response(_answer(context, delivery), status=HTTPStatus.ACCEPTED)
 
 
-def _answer(context: RequestContext, delivery: Delivery) -> words.DeliveryAnswer:
-    """Whole for a key that may read bookings: to manage webhooks alone does not include that."""
-    return words.delivery_answer(delivery, whole=Scope.SELL in context.principal.scopes)
+def _answer(context: RequestContext, delivery: Delivery) -> schemas.DeliveryAnswer:
+    """The delivery, with its body only for a key that may read bookings: the scope `manage` does not include that."""
+    return schemas.delivery_answer(delivery, whole=Scope.SELL in context.principal.scopes)
 
 
 async def _find(context: RequestContext) -> Webhook:
@@ -195,7 +195,7 @@ async def _find(context: RequestContext) -> Webhook:
 
 
 async def _save(context: RequestContext, change: Callable[[Webhook], Webhook]) -> Webhook:
-    """On what is there now: if somebody else saves it meanwhile, once more."""
+    """Apply the change to the current webhook; if another request saved it in between, apply it again."""
     for _ in range(SAVE_ROUNDS_MAX):
         after = change(await _find(context))
         if await context.engine.store.webhooks.save(after, deed=deed_of(context, after.id)):
@@ -260,10 +260,10 @@ ENDPOINTS = (
         method="POST",
         path="/v1/webhooks",
         name="make_webhook",
-        summary="Ask to be called when something happens",
+        summary="Create a webhook",
         handler=make,
-        body=words.WebhookBody,
-        answer=words.SecretAnswer,
+        body=schemas.WebhookBody,
+        answer=schemas.SecretAnswer,
         status=HTTPStatus.CREATED,
         scope=Scope.MANAGE,
         refusals=("event_unknown", "webhook_unknown"),
@@ -277,7 +277,7 @@ ENDPOINTS = (
         name="list_webhooks",
         summary="List webhooks",
         handler=list_,
-        answer=words.WebhooksPage,
+        answer=schemas.WebhooksPage,
         scope=Scope.MANAGE,
         query=_PAGE,
         group="webhooks",
@@ -288,7 +288,7 @@ ENDPOINTS = (
         name="read_webhook",
         summary="Read a webhook",
         handler=read,
-        answer=words.WebhookAnswer,
+        answer=schemas.WebhookAnswer,
         scope=Scope.MANAGE,
         refusals=("webhook_unknown",),
         group="webhooks",
@@ -299,8 +299,8 @@ ENDPOINTS = (
         name="change_webhook",
         summary="Change a webhook, or switch it off or on",
         handler=change,
-        body=words.WebhookPatchBody,
-        answer=words.WebhookAnswer,
+        body=schemas.WebhookPatchBody,
+        answer=schemas.WebhookAnswer,
         scope=Scope.MANAGE,
         refusals=("webhook_unknown", "event_unknown"),
         group="webhooks",
@@ -312,7 +312,7 @@ ENDPOINTS = (
         name="remove_webhook",
         summary="Remove a webhook, with its log and all that waits",
         handler=remove,
-        answer=words.WebhookAnswer,
+        answer=schemas.WebhookAnswer,
         scope=Scope.MANAGE,
         refusals=("webhook_unknown",),
         group="webhooks",
@@ -323,8 +323,8 @@ ENDPOINTS = (
         name="rotate_webhook",
         summary="Give a webhook a new secret",
         handler=rotate,
-        body=words.NothingBody,
-        answer=words.SecretAnswer,
+        body=schemas.NothingBody,
+        answer=schemas.SecretAnswer,
         scope=Scope.MANAGE,
         refusals=("webhook_unknown",),
         idempotent=True,
@@ -337,8 +337,8 @@ ENDPOINTS = (
         name="test_webhook",
         summary="Send a ping",
         handler=test,
-        body=words.NothingBody,
-        answer=words.DeliveryAnswer,
+        body=schemas.NothingBody,
+        answer=schemas.DeliveryAnswer,
         status=HTTPStatus.ACCEPTED,
         scope=Scope.MANAGE,
         refusals=("webhook_unknown", "webhook_disabled"),
@@ -351,7 +351,7 @@ ENDPOINTS = (
         name="list_deliveries",
         summary="Show what was delivered, what failed and what waits",
         handler=log,
-        answer=words.DeliveriesPage,
+        answer=schemas.DeliveriesPage,
         scope=Scope.MANAGE,
         refusals=("webhook_unknown",),
         query=(("state", "pending, delivered or failed"), *_PAGE),
@@ -363,7 +363,7 @@ ENDPOINTS = (
         name="replay_delivery",
         summary="Send a message once more",
         handler=replay,
-        answer=words.DeliveryAnswer,
+        answer=schemas.DeliveryAnswer,
         status=HTTPStatus.ACCEPTED,
         scope=Scope.MANAGE,
         refusals=("webhook_unknown", "delivery_unknown", "webhook_disabled"),

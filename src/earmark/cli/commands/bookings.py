@@ -21,7 +21,7 @@ from earmark.errors import EarmarkError, SetupError
 if TYPE_CHECKING:
     from earmark.client import AsyncClient
     from earmark.library import Earmark
-    from earmark.schemas.request_fields import Terms
+    from earmark.schemas.request_fields import EventTerms
 
     Shop = Earmark | AsyncClient
 
@@ -98,7 +98,7 @@ def create(
     seats = {seat_id: _number(said) for seat_id, said in map(_pair, seat)}
     pools = {pool_id: _capacity(said) for pool_id, said in map(_pair, pool)}
     layout = Layout(rows=rows, seats_per_row=seats_per_row, price=price) if rows or seats_per_row else None
-    terms: Terms = {} if per_buyer_max is None else {"per_buyer_max": per_buyer_max}
+    terms: EventTerms = {} if per_buyer_max is None else {"per_buyer_max": per_buyer_max}
 
     async def make(shop: Shop) -> Told:
         return await shop.create(

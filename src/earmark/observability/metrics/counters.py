@@ -1,7 +1,7 @@
-"""Counters and histograms as plain numbers: one addition when something happens, families when somebody asks.
+"""Counters and histograms as plain numbers: one addition per update, metric families when a page is rendered.
 
-The library's own take a lock and microseconds each time, and in several processes they write to a shared file. These
-are for one event loop, and are shown, or copied for others to read, about once in a second.
+Those of `prometheus_client` take a lock and microseconds each time, and in several processes they write to a shared
+file. These are for one event loop, and are rendered, or copied for other processes to read, about once a second.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Labels = tuple[str, ...]
 
 
-class Count:
-    """How often something happened, by labels. The named series are there from the start, at zero."""
+class LabelledCounter:
+    """A counter by labels. The series named in `start` exist from the beginning, at zero."""
 
     def __init__(
         self, name: str, about: str, labels: Sequence[str] = (), *, start: Iterable[Labels | str] = ()
@@ -33,19 +33,19 @@ class Count:
         self._values: dict[Labels, float] = {_labels(one): 0 for one in first}
 
     def add(self, *labels: str, by: float = 1) -> None:
-        """Once more."""
+        """Add to the series of these labels."""
         self._values[labels] = self._values.get(labels, 0) + by
 
     def family(self) -> CounterMetricFamily:
-        """For a page."""
+        """The values as a metric family of `prometheus_client`."""
         family = CounterMetricFamily(self.name, self._about, labels=self._labels)
         for labels, value in self._values.items():
             family.add_metric(labels, value)
         return family
 
 
-class Spread:
-    """How values spread over fixed bounds, by labels."""
+class LabelledHistogram:
+    """A histogram with fixed bounds, by labels."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class Spread:
         for one in start:
             self._cells[_labels(one)] = self._cell()
 
-    def see(self, value: float, *labels: str) -> None:
-        """One value."""
+    def observe(self, value: float, *labels: str) -> None:
+        """Count one value in the series of these labels."""
         cell = self._cells.get(labels)
         if cell is None:
             cell = self._cells[labels] = self._cell()
@@ -73,7 +73,7 @@ class Spread:
         cell[1][0] += value
 
     def family(self) -> HistogramMetricFamily:
-        """For a page."""
+        """The values as a metric family of `prometheus_client`."""
         family = HistogramMetricFamily(self.name, self._about, labels=self._labels)
         bounds = (*map(floatToGoString, self._bounds), "+Inf")
         for labels, (counts, total) in self._cells.items():
@@ -85,7 +85,7 @@ class Spread:
 
 
 def gauge(name: str, about: str, values: float | Mapping[str, float], *, label: str | None = None) -> GaugeMetricFamily:
-    """A level as it is now: one number, or one for each value of a label."""
+    """A gauge: one number, or one for each value of a label."""
     family = GaugeMetricFamily(name, about, labels=[label] if label else ())
     for one, value in values.items() if isinstance(values, Mapping) else (("", values),):
         family.add_metric([one] if label else [], value)

@@ -1,6 +1,6 @@
-"""What only the database knows, read at most every few seconds and never waited for.
+"""Gauges that need the database: read at most every few seconds, and a page waits for a read a second at most.
 
-One reading is of the whole shop, whoever takes it: a page shows it once, however many processes share the page.
+One reading covers the whole shop, whichever process takes it: a page shows it once, however many processes share it.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Store
 
 WATCH_SECONDS = 5.0
-"""How long what was counted is shown: anybody may ask for the page, and the database is not to feel it."""
-PATIENCE_SECONDS = 1.0
+"""How long one reading is shown: the page needs no key, and its requests must not load the database."""
+PAGE_WAIT_SECONDS_MAX = 1.0
 """How long a page waits for a reading that it began. One that takes longer is for the next page."""
 COUNT_MAX = 10_000
 BEATS_MAX = 1000
-HEARD_OF_SECONDS_MAX = 120.0
-"""A process that was not heard of for longer is gone, and what it last said of its workers is history."""
+BEAT_AGE_SECONDS_MAX = 120.0
+"""A process whose heartbeat is older has ended, and the last state of its workers is ignored."""
 
 log = logs.get()
 
 
 @runtime_checkable
 class HasBeats(Protocol):
-    """A store in which workers leave heartbeats."""
+    """A store that keeps the heartbeats of workers."""
 
     @property
     def heartbeats(self) -> Any:
-        """Where they are read."""
+        """The port to read the heartbeats through."""
         ...
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database said at one moment."""
+class DatabaseReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The database's figures at one moment."""
 
     money: Mapping[Mode, MoneyWatch]
     """By mode, `live` and `test`: test payments do not hide live ones."""
@@ -64,21 +64,21 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     due_seconds: float
     """How long the hold is due that is due the longest and not ended; 0 when none is."""
     beats: Mapping[str, float] | None
-    """By role, the seconds since any process was heard of in it, without end if none is there; None where the store
-    keeps no heartbeats."""
+    """By role, the seconds since its last heartbeat of any process, infinite without one; None where the store keeps no
+    heartbeats."""
     failing: Mapping[str, float]
-    """By role, for how many seconds the worker fails that fails the longest; 0 where all go well."""
+    """By role, the seconds for which a worker has failed, of the one that fails the longest; 0 where none fails."""
 
 
-class Readings(Collector):
-    """The last reading; nothing when that is not known, for an old number would say that all is well."""
+class DatabaseGauges(Collector):
+    """Collects the last reading; no figures when it failed, for old numbers would look as if all were well."""
 
     def __init__(self) -> None:
         self.store: Store | None = None
         self.gateways: Sequence[str] = ()
-        self._reading: asyncio.Task[Reading | None] | None = None
+        self._reading: asyncio.Task[DatabaseReading | None] | None = None
         self._began_at: datetime | None = None
-        self._seen: Reading | None = None
+        self._seen: DatabaseReading | None = None
 
     async def refresh(self, *, now: datetime) -> None:
         """Read again if the last reading is some seconds old, and wait for that a second at most."""
@@ -88,17 +88,17 @@ class Readings(Collector):
         if old and (self._reading is None or self._reading.done()):
             self._began_at = now
             self._reading = asyncio.create_task(_read(self.store))
-            await asyncio.wait([self._reading], timeout=PATIENCE_SECONDS)
+            await asyncio.wait([self._reading], timeout=PAGE_WAIT_SECONDS_MAX)
         self._seen = self._reading.result() if self._reading is not None and self._reading.done() else None
 
     async def close(self) -> None:
-        """Leave a reading that is under way."""
+        """Cancel a reading under way."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
 
     def collect(self) -> Iterator[Metric]:
-        """Each figure, or only that there are none."""
+        """The figures of the last reading, or only `earmark_store_up` 0."""
         if self.store is None:
             return
         seen = self._seen
@@ -114,18 +114,18 @@ class Readings(Collector):
         )
         yield gauge(
             "earmark_holds_due_oldest_seconds",
-            "How long a hold is due that nobody has ended: how late the sweeper is.",
+            "How long the oldest due hold waits for the sweeper.",
             seen.due_seconds,
         )
         if seen.beats is not None:
-            about = "How long ago any process said that it works in this role; +Inf if none does."
+            about = "Seconds since the last heartbeat of any process in this role; +Inf if there is none."
             yield gauge("earmark_beat_age_seconds", about, seen.beats, label="role")
             about = "How long the worker of this role fails that fails the longest; 0 while none does."
             yield gauge("earmark_beat_failing_seconds", about, seen.failing, label="role")
 
 
-async def _read(store: Store) -> Reading | None:
-    """One after the other, on one connection."""
+async def _read(store: Store) -> DatabaseReading | None:
+    """Read all figures, one query after the other; None when the store fails."""
     try:
         money = {mode: await store.watch_money(limit=COUNT_MAX, mode=mode) for mode in Mode}
         outbox = await store.outbox.lag(limit=COUNT_MAX)
@@ -137,26 +137,26 @@ async def _read(store: Store) -> Reading | None:
         log.exception("metrics", outcome="internal")
         return None
     due_seconds = max(-due_in, 0.0) if due_in is not None else 0.0
-    return Reading(money=money, outbox=outbox, due_seconds=due_seconds, beats=beats, failing=failing)
+    return DatabaseReading(money=money, outbox=outbox, due_seconds=due_seconds, beats=beats, failing=failing)
 
 
 async def _read_beats(store: object) -> tuple[dict[str, float] | None, dict[str, float]]:
     if not isinstance(store, HasBeats):
         return None, {}
     roll = await store.heartbeats.read(limit=BEATS_MAX)
-    # A role that nobody has is worse than one that was not heard of for long, and must not look like no news.
+    # A role without any worker is worse than one with an old heartbeat: it is shown as infinite, not left out.
     ages: dict[str, float] = dict.fromkeys(ROLES, math.inf)
     failing: dict[str, float] = dict.fromkeys(ROLES, 0.0)
     for beat in roll.heartbeats:
         age = max((roll.now - beat.beat_at).total_seconds(), 0.0)
         ages[beat.role] = min(age, ages.get(beat.role, age))
-        if age <= HEARD_OF_SECONDS_MAX:
+        if age <= BEAT_AGE_SECONDS_MAX:
             failing[beat.role] = max(_failing_seconds(beat, now=roll.now), failing.get(beat.role, 0.0))
     return ages, failing
 
 
 def _failing_seconds(beat: HeartbeatRow, *, now: datetime) -> float:
-    """An older version does not say since when: then it is known to fail now, and no more."""
+    """How long a worker has failed; 1 where an older version reports the failure without its beginning."""
     if beat.code in WELL:
         return 0.0
     return max((now - beat.failing_since).total_seconds(), 1.0) if beat.failing_since else 1.0
@@ -165,7 +165,7 @@ def _failing_seconds(beat: HeartbeatRow, *, now: datetime) -> float:
 def _about_money(money: Mapping[Mode, MoneyWatch], gateways: Sequence[str]) -> Iterator[Metric]:
     flagged = GaugeMetricFamily(
         "earmark_payments_needing_attention",
-        "Payments that only a person can settle: see `earmark payments attention`.",
+        "Payments that need review by an operator: see `earmark payments attention`.",
         labels=["gateway", "mode"],
     )
     for mode, watch in money.items():
@@ -173,7 +173,7 @@ def _about_money(money: Mapping[Mode, MoneyWatch], gateways: Sequence[str]) -> I
             flagged.add_metric([gateway, mode], watch.attention.get(gateway, 0))
     yield flagged
     opened = {mode.value: float(watch.open) for mode, watch in money.items()}
-    yield gauge("earmark_payments_open", "Payments that the reconciler sees through.", opened, label="mode")
+    yield gauge("earmark_payments_open", "Payments that the reconciler still drives.", opened, label="mode")
     yield gauge(
         "earmark_payments_open_oldest_seconds",
         "How long the oldest open payment or refund is open.",

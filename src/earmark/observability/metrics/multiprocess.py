@@ -1,8 +1,8 @@
-"""One page for all processes of a host: each copies its numbers to where the others read them.
+"""One page for all processes of a host: each process copies its numbers to where the others read them.
 
-With `PROMETHEUS_MULTIPROC_DIR` set before the start, the Prometheus library keeps its values in files of that
-directory, one set per process, and sums them up for whoever answers. Collectors of our own do not take part in that,
-so their families are copied into the library's values, about once in a second and before each page.
+With `PROMETHEUS_MULTIPROC_DIR` set before the start, `prometheus_client` keeps its values in files of that directory,
+one set per process, and sums them for the process that renders the page. Our own collectors are not part of that, so
+their families are copied into the library's values, about once a second and before each page.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MODES = {
     "earmark_lock_stuck": "livemax",
     "earmark_lock_breaker_state": "livemax",
 }
-"""How a level is made of those of the processes; what is not named here is summed."""
+"""How a gauge is combined from those of the processes; gauges that are not named here are summed."""
 
 
-class Copies:
-    """The library's values, and what they were when they were last written."""
+class SharedValues:
+    """The values of `prometheus_client`, and what they were when they were last written."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What this process has at this moment: lines, connections, what admission counted."""
+"""Gauges of this process: queues, connections, and what admission counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADMISSION = ("admitted", "refused", "remembered", "bypassed", "matched")
 
 @runtime_checkable
 class Admits(Protocol):
-    """An admission that can say what it did."""
+    """An admission that counts its decisions."""
 
     @property
     def counts(self) -> Any:
@@ -32,23 +32,23 @@ class Admits(Protocol):
 
 @runtime_checkable
 class HasFigures(Protocol):
-    """A store that keeps connections."""
+    """A store with a connection pool."""
 
     def figures(self) -> StoreFigures:
-        """What it has of them now."""
+        """The number of connections, and of optimistic writes, now."""
         ...
 
 
-class Levels(Collector):
-    """Looks when it is asked; nothing is counted in between."""
+class ProcessGauges(Collector):
+    """Reads the values when a page is rendered; counts nothing itself."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self.stream_readers: Callable[[], int] = lambda: 0
-        """How many follow an event over this process: whoever serves them says so here."""
+        """How many clients follow an event over this process; set by `Metrics.watch_stream`."""
 
     def collect(self) -> Iterator[Metric]:
-        """All levels of this moment."""
+        """The values as they are now."""
         yield gauge("earmark_stream_readers", "Clients that follow an event over this server.", self.stream_readers())
         if self.engine is None:
             return
@@ -73,13 +73,13 @@ class Levels(Collector):
 
     @staticmethod
     def _parts(engine: Engine) -> tuple[object, object]:
-        """What may or may not be able to tell something."""
+        """Admission and store, untyped: each may or may not have figures."""
         return engine.admission, engine.store
 
 
 def _about_admission(admission: Admits) -> Iterator[Metric]:
     family = CounterMetricFamily(
-        "earmark_admission", "Holds by what admission said in front of the store.", labels=["outcome"]
+        "earmark_admission", "Holds by the decision of admission, before the store.", labels=["outcome"]
     )
     for outcome in ADMISSION:
         family.add_metric([outcome], getattr(admission.counts, outcome))
@@ -95,7 +95,9 @@ def _about_store(seen: StoreFigures) -> Iterator[Metric]:
     )
     yield gauge("earmark_store_connections_max", "How many connections there may be.", seen.connections_max)
     yield CounterMetricFamily("earmark_drafts", "Transactions that began as a draft, without a lock.", seen.drafts)
-    family = CounterMetricFamily("earmark_drafts_again", "Drafts that met somebody and were run again.", labels=["how"])
+    family = CounterMetricFamily(
+        "earmark_drafts_again", "Drafts that met a concurrent write and were run again.", labels=["how"]
+    )
     family.add_metric(["unlocked"], seen.drafts_again)
     family.add_metric(["locked"], seen.drafts_locked)
     yield family

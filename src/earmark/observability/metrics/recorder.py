@@ -1,4 +1,4 @@
-"""The tally of this process: what came to the door, and what the engine, the workers and the gateways made of it."""
+"""Counts what this process does: requests, batches, transactions, rounds of workers, and calls to gateways."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from earmark.engine.ports.gateway import GatewayDenied, GatewayRefused, GatewaySilent
 from earmark.errors import EarmarkError
-from earmark.observability.metrics.counters import Count, Spread, gauge
+from earmark.observability.metrics.counters import LabelledCounter, LabelledHistogram, gauge
 from earmark.workers.round_status import RoundFailed
 
 if TYPE_CHECKING:
@@ -34,68 +34,70 @@ GATEWAY_CALLS = ("authorise", "capture", "void", "refund", "refund_status", "sta
 
 
 class MetricsRecorder(Collector):
-    """Counts. It is the door's to tell, the engine's observer, and a collector of all it was told."""
+    """The counters of one server: the API reports requests, the engine uses it as its observer, a page collects it."""
 
     marks = False
 
     def __init__(self, *, version: str) -> None:
         self._version = version
-        self._verbs = Count(
+        self._verbs = LabelledCounter(
             "earmark_verbs",
             "Calls by verb and outcome.",
             ("verb", "outcome"),
             start=[("hold", outcome) for outcome in (OK, *CONFLICTS, *FAULTS)],
         )
-        self._seconds = Spread(
+        self._seconds = LabelledHistogram(
             "earmark_verb_seconds",
             "Time per call, from its first byte to that of its answer.",
             ("verb",),
             bounds=SECONDS,
             start=["hold"],
         )
-        self._responses = Count(
+        self._responses = LabelledCounter(
             "earmark_responses", "Answers by HTTP status.", ("status",), start=["200", "201", "409", "500", "503"]
         )
-        self._conflicts = Count(
+        self._conflicts = LabelledCounter(
             "earmark_conflicts", "Holds refused because others were faster.", ("reason",), start=CONFLICTS
         )
-        self._keyed = Count(
+        self._keyed = LabelledCounter(
             "earmark_idempotency",
             "Requests with an idempotency key, by what the key did.",
             ("outcome",),
             start=["first", "replay", "mismatch", "in_progress"],
         )
-        self._sizes = Spread(
+        self._sizes = LabelledHistogram(
             "earmark_batch_size", "Requests per batch.", ("verb",), bounds=SIZES, start=[(line,) for line in LINES]
         )
-        self._transactions = Spread(
+        self._transactions = LabelledHistogram(
             "earmark_transaction_seconds", "Time per transaction, with all its tries.", ("verb",), bounds=SECONDS
         )
-        self._again = Count(
+        self._again = LabelledCounter(
             "earmark_decided_again",
-            "Requests that their batch could not decide and that stood in line once more.",
+            "Requests that their batch could not decide and that were queued once more.",
             ("verb", "reason"),
             start=[("hold", "seats_taken")],
         )
-        self._blocked = Count(
+        self._blocked = LabelledCounter(
             "earmark_batches_blocked",
             "Batches that met a locked row and were run again without the requests that need it.",
             ("verb",),
             start=[(line,) for line in LINES],
         )
-        self._expired = Count(
+        self._expired = LabelledCounter(
             "earmark_expired", "Due holds that this process ended.", ("how",), start=["swept", "met", "made_room"]
         )
-        self._calls = Count(
+        self._calls = LabelledCounter(
             "earmark_gateway_calls", "Calls to gateways by how they ended.", ("gateway", "call", "outcome")
         )
-        self._call_seconds = Spread(
+        self._call_seconds = LabelledHistogram(
             "earmark_gateway_seconds", "Time per call to a gateway.", ("gateway",), bounds=SECONDS
         )
-        self._rounds = Count("earmark_worker_rounds", "Rounds of this process's workers.", ("worker", "outcome"))
+        self._rounds = LabelledCounter(
+            "earmark_worker_rounds", "Rounds of this process's workers.", ("worker", "outcome")
+        )
         self._last_rounds: dict[str, float] = {}
         self.in_flight = 0
-        """Requests that are being answered."""
+        """Requests in progress."""
         self._counted = (
             self._verbs, self._seconds, self._responses, self._conflicts, self._keyed, self._sizes,
             self._transactions, self._again, self._blocked, self._expired, self._calls, self._call_seconds,
@@ -103,73 +105,73 @@ class MetricsRecorder(Collector):
         )  # fmt: skip
 
     def observe(self, verb: str, *, outcome: str, seconds: float) -> None:
-        """One call."""
+        """Count a request of a verb with its outcome and duration."""
         self._verbs.add(verb, outcome)
-        self._seconds.see(seconds, verb)
+        self._seconds.observe(seconds, verb)
         if outcome in CONFLICTS:
             self._conflicts.add(outcome)
 
     def answered(self, status: int) -> None:
-        """Something went back to a client."""
+        """Count a response by its status."""
         self._responses.add(str(status))
 
     def keyed(self, outcome: str, *, replayed: bool) -> None:
-        """A request with an idempotency key was answered."""
+        """Count a request with an idempotency key: first, replay, mismatch or in progress."""
         self._keyed.add("replay" if replayed else KEYED.get(outcome, "first"))
 
     def mark(self) -> None:
-        """Counters link nothing."""
+        """None: only tracing links requests to their batch."""
 
     def batch(self, verb: str, marks: Sequence[Any]) -> nullcontext[None]:
-        """Its size; the time is that of its transactions."""
-        self._sizes.see(len(marks), verb)
+        """Count the size of a batch; its time is counted per transaction."""
+        self._sizes.observe(len(marks), verb)
         return _UNTIMED
 
     def transaction(self, verb: str) -> _Timed:
-        """Its time."""
-        return _Timed(lambda seconds, _: self._transactions.see(seconds, verb))
+        """Measure the time of a transaction."""
+        return _Timed(lambda seconds, _: self._transactions.observe(seconds, verb))
 
     def gateway(self, gateway: str, call: str) -> _Timed:
-        """Its time, and how it ended."""
+        """Measure the time of a call to a gateway, and count how it ended."""
 
         def ended(seconds: float, error: BaseException | None) -> None:
-            self._call_seconds.see(seconds, gateway)
+            self._call_seconds.observe(seconds, gateway)
             self._calls.add(gateway, call, _ending(error))
 
         return _Timed(ended)
 
     def expect_gateways(self, gateways: Iterable[str]) -> None:
-        """Show their denied calls at zero: Prometheus sees no growth in a series that begins with its first one."""
+        """Show their denied calls at zero: Prometheus sees no growth in a series that starts at 1."""
         for gateway in gateways:
             for call in GATEWAY_CALLS:
                 self._calls.add(gateway, call, DENIED, by=0)
 
     def again(self, verb: str, reason: str) -> None:
-        """Decided again."""
+        """Count a request that its batch could not decide and that was queued again."""
         self._again.add(verb, reason)
 
     def blocked(self, verb: str) -> None:
-        """Met a locked row."""
+        """Count a batch that met a locked row."""
         self._blocked.add(verb)
 
     def expired(self, reason: str) -> None:
-        """Swept, ended to make room, or met by somebody: who that was is the booking's story and not a label."""
+        """Count a hold that was swept, ended to make room, or met by a verb; which verb is in the booking's journal."""
         self._expired.add(HOW.get(reason, "met"))
 
     def watching(self, workers: Sequence[Worker]) -> list[Worker]:
         """The same workers, with their rounds counted."""
         for worker in workers:
             self._rounds.add(worker.name, OK, by=0)
-        return [_Watched(worker, self.acted) for worker in workers]
+        return [_CountedWorker(worker, self.acted) for worker in workers]
 
     def acted(self, worker: str, outcome: str) -> None:
-        """A worker's round is over."""
+        """Count a round of a worker by its outcome."""
         self._rounds.add(worker, outcome)
         if outcome == OK:
             self._last_rounds[worker] = time.time()
 
     def collect(self) -> Iterator[Metric]:
-        """All of it."""
+        """All counters, and the gauges of requests in progress and last rounds."""
         yield gauge("earmark_info", "1, with the version of this server.", {self._version: 1}, label="version")
         for one in self._counted:
             yield one.family()
@@ -183,7 +185,7 @@ class MetricsRecorder(Collector):
 
 
 class _Timed:
-    """From the `with` to its end."""
+    """Measures the time of a `with` block, and passes it on with the error that ended it."""
 
     __slots__ = ("_began", "_ended")
 
@@ -203,7 +205,7 @@ class _Timed:
 _UNTIMED: nullcontext[None] = nullcontext()
 
 
-class _Watched:
+class _CountedWorker:
     """A worker whose rounds are counted."""
 
     def __init__(self, worker: Worker, acted: Callable[[str, str], None]) -> None:
@@ -212,7 +214,7 @@ class _Watched:
         self._acted = acted
 
     async def act(self) -> float:
-        """One round of the worker's."""
+        """Run one round of the worker, and count its outcome."""
         try:
             seconds = await self._worker.act()
         except (EarmarkError, RoundFailed) as error:

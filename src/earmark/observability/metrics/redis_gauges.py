@@ -1,7 +1,7 @@
-"""Whether each Redis answers, asked when a page is made.
+"""Whether each Redis answers a PING when a page is rendered.
 
-What the last hold met says nothing while there are no holds, so every server is sent a PING: at most one in a second,
-however many pages are asked for. Each PING has half a second, so a page waits a second at most.
+The outcome of the last hold means nothing while there are no holds, so every server gets a PING: at most one a second,
+however many pages are requested. Each PING has half a second, so a page waits a second at most.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from earmark.engine.engine import Engine
 
 PING_SECONDS = 0.5
-"""A server that takes longer is no use in front of a hold, and counts as down."""
+"""A server that takes longer is too slow to check holds, and counts as down."""
 AGE_SECONDS_MAX = 1.0
 
 
 @runtime_checkable
-class AsksRedis(Protocol):
+class AdmissionOverRedis(Protocol):
     """An admission over one Redis or several."""
 
     async def answering(self, *, within: float) -> Mapping[str, bool]:
@@ -38,38 +38,38 @@ class AsksRedis(Protocol):
 
 @runtime_checkable
 class Pings(Protocol):
-    """Locks on a server."""
+    """Locks whose server can be pinged."""
 
     async def ping(self) -> None:
-        """Return if it answers."""
+        """Return if the server answers; raise `LocksUnavailable` if not."""
         ...
 
 
-class RedisReadings(Collector):
-    """What the servers said to the last PING."""
+class RedisGauges(Collector):
+    """The results of the last PINGs."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self.locks: object = None
-        self._asking: asyncio.Task[None] | None = None
-        self._asked_at: float | None = None
+        self._pinging: asyncio.Task[None] | None = None
+        self._pinged_at: float | None = None
         self._admission: Mapping[str, bool] | None = None
         self._locks_up: bool | None = None
 
     async def refresh(self) -> None:
-        """Ask again if the last answers are older than a second. Pages that come together share one question."""
-        if self._asking is None or self._asking.done():
-            if self._asked_at is not None and time.monotonic() - self._asked_at < AGE_SECONDS_MAX:
+        """Ping again if the last results are older than a second. Concurrent pages share one round of PINGs."""
+        if self._pinging is None or self._pinging.done():
+            if self._pinged_at is not None and time.monotonic() - self._pinged_at < AGE_SECONDS_MAX:
                 return
-            self._asked_at = time.monotonic()
-            self._asking = asyncio.create_task(self._ask())
-        await asyncio.wait([self._asking])
+            self._pinged_at = time.monotonic()
+            self._pinging = asyncio.create_task(self._ping_all())
+        await asyncio.wait([self._pinging])
 
     async def close(self) -> None:
-        """Leave a question that is under way."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
+        """Cancel PINGs under way."""
+        if self._pinging is not None:
+            self._pinging.cancel()
+            await asyncio.wait([self._pinging])
 
     def collect(self) -> Iterator[Metric]:
         """One sample for each Redis of admission, and one for the locks; nothing where there is none."""
@@ -81,9 +81,9 @@ class RedisReadings(Collector):
             about = "1 when the server of the locks answered a PING for this page; of several, most of them."
             yield gauge("earmark_lock_server_up", about, int(self._locks_up))
 
-    async def _ask(self) -> None:
+    async def _ping_all(self) -> None:
         admission: object = self.engine.admission if self.engine is not None else None
-        if isinstance(admission, AsksRedis):
+        if isinstance(admission, AdmissionOverRedis):
             self._admission = await admission.answering(within=PING_SECONDS)
         if isinstance(self.locks, Pings):
             self._locks_up = await _answers(self.locks)

@@ -103,7 +103,7 @@ class GrowthWorkload:
         if name == FEW:
             event_id = await self._open_few(plan)
             wants = clients.apart(event_id, flows=flows, seats_each=plan.sizes.seats_each)
-        gc_tuning.put_away()
+        gc_tuning.freeze_startup_objects()
         before = self._database_cpu.read()
         tally = await clients.run_clients(self._strategies[name], wants, clients=plan.clients, seconds=None)
         cpu = spent(before, self._database_cpu.read())

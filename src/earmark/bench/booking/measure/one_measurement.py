@@ -132,7 +132,7 @@ async def measure(
     try:
         # Connections are open and statements are prepared before the time is taken, for all contenders alike.
         await ClientLoad(warming, clients=load.clients, seconds=None, confirm=load.confirm).run(strategy)
-        gc_tuning.put_away()
+        gc_tuning.freeze_startup_objects()
         before = setup.database_cpu.read()
         async with asyncio.TaskGroup() as beside:
             if meanwhile is not None:

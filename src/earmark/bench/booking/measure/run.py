@@ -161,7 +161,7 @@ async def run(plan: BookingPlan, *, database: str | None, redis: str | None, wat
             await _rounds(booking_run, figures)
         weighed = await _measure_memory(plan, database, redis, watch) if MEMORY in plan.workloads else None
     finally:
-        gc_tuning.as_found()
+        gc_tuning.restore_defaults()
     return BookingResult(
         plan=plan,
         figures=figures,

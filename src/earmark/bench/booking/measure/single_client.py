@@ -79,7 +79,7 @@ async def measure(number: int, plan: BookingPlan, setup: MeasurementSetup) -> di
             contenders.append(AlternatingContender(measurement, await setup.open(name, workload=LONE), setup))
         for alternating in contenders:
             await alternating.prepare(plan)
-        gc_tuning.put_away()
+        gc_tuning.freeze_startup_objects()
         for turn in range(TURNS):
             for alternating in contenders if turn % 2 else reversed(contenders):
                 await alternating.work(seconds=plan.seconds * WORKLOADS[LONE].share / TURNS)

@@ -237,7 +237,7 @@ async def _serve(part: ProcessJob) -> None:
     try:
         warm = workloads.apart(f"{part.event_id}-warm-{part.number}", flows=part.warm_flows, seats_each=part.seats_each)
         await workloads.run_clients(strategy, warm, clients=part.clients, seconds=None)
-        gc_tuning.put_away()
+        gc_tuning.freeze_startup_objects()
         write_line(READY)
         clock = WorkedTime()
         wanted = wants(part, clock)
