@@ -1,4 +1,4 @@
-"""What both clients share: requests as values, answers as values or errors, and when to ask again. No I/O here."""
+"""What both clients share: requests as values, answers as values or errors, and when to request again. No I/O here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AGAIN = frozenset(
 IN_PROGRESS = "idempotency_in_progress"
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request, the same each time it is sent."""
 
     method: str
@@ -55,14 +55,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return self.headers.get(KEY_HEADER)
 
 
-def get(*path: str, **params: str | None) -> Ask:
+def get(*path: str, **params: str | None) -> ApiRequest:
     """A question."""
-    return Ask(method="GET", path=_path(path), params={name: value for name, value in params.items() if value})
+    return ApiRequest(method="GET", path=_path(path), params={name: value for name, value in params.items() if value})
 
 
-def post(*path: str, said: request_fields.Fields, key: str | None, method: str = "POST") -> Ask:
+def post(*path: str, said: request_fields.Fields, key: str | None, method: str = "POST") -> ApiRequest:
     """A request that changes something: it has a key, chosen by the caller or made once here."""
-    return Ask(
+    return ApiRequest(
         method=method,
         path=_path(path),
         content=request_fields.encode(said),
@@ -106,12 +106,12 @@ def error_of(status: int, body: bytes) -> EarmarkError:
     return problems.retell(problem, status=status)
 
 
-class Patience:
+class RetrySchedule:
     """How often one call is asked again, and for how long: bounded, with growing pauses of random length."""
 
     def __init__(
         self,
-        ask: Ask,
+        request: ApiRequest,
         *,
         url: str,
         retries: int,
@@ -119,9 +119,9 @@ class Patience:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self._ask = ask
+        self._request = request
         self._url = url
-        self._left = retries if ask.method == "GET" or ask.key is not None else 0
+        self._left = retries if request.method == "GET" or request.key is not None else 0
         self._pauses = 0
         self._clock = clock
         self._chance = chance
@@ -136,7 +136,7 @@ class Patience:
         pause = self._pause()
         if pause is None:
             because = str(lost) or type(lost).__name__
-            raise Unreachable(url=self._url, because=because, key=self._ask.key) from lost
+            raise Unreachable(url=self._url, because=because, key=self._request.key) from lost
         return pause
 
     def after(self, status: int, answer_headers: Mapping[str, str], body: bytes) -> float | None:

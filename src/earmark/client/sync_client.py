@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 import httpx2
 
 from earmark.client import http_messages
-from earmark.client.event_stream import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, Follower
+from earmark.client.event_stream import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, StreamPosition
 from earmark.schemas import request_fields, responses
 
 if TYPE_CHECKING:
@@ -136,10 +136,10 @@ class Client:
         """Bookings, oldest first, the expired ones too; read page by page as you go."""
         cursor: str | None = None
         while True:
-            ask = http_messages.get(
+            request = http_messages.get(
                 "bookings", buyer=buyer, event_id=event_id, state=state, cursor=cursor, limit=http_messages.PAGE_SIZE
             )
-            page = self._send(ask, responses.BookingsPage)
+            page = self._send(request, responses.BookingsPage)
             yield from page.bookings
             if page.next_cursor is None:
                 return
@@ -166,7 +166,7 @@ class Client:
         return_url: str | None = None,
         key: str | None = None,
     ) -> responses.Paid:
-        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later.
+        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, request again later.
 
         Where there is nothing to pay, no `method` and no gateway is needed.
         """
@@ -226,25 +226,25 @@ class Client:
 
     def stream(self, event_id: str) -> Iterator[responses.Map | responses.Delta]:
         """Follow an event: its whole map, and then what changes. It comes back by itself to where it was cut off."""
-        follower = Follower(event_id, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
+        position = StreamPosition(event_id, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
         while True:
             try:
                 with self._http.sse(
-                    self.url + follower.path,
-                    headers=follower.headers,
+                    self.url + position.path,
+                    headers=position.headers,
                     timeout=httpx2.Timeout(self._timeout, read=SILENCE_SECONDS_MAX),
                     max_event_size=EVENT_BYTES_MAX,
                 ) as source:
                     answer = source.response
                     if answer.status_code == HTTPStatus.OK:
                         for event in source:
-                            if change := follower.hear(event.event, event.data, event.id):
+                            if change := position.read_event(event.event, event.data, event.id):
                                 yield change
-                        pause = follower.after_end()
+                        pause = position.after_end()
                     else:
-                        pause = follower.after(answer.status_code, answer.headers, answer.read())
+                        pause = position.after(answer.status_code, answer.headers, answer.read())
             except httpx2.RequestError as lost:
-                pause = follower.after_loss(lost)
+                pause = position.after_loss(lost)
             time.sleep(pause)
 
     def idempotency(self, key: str) -> responses.Recalled:
@@ -256,22 +256,24 @@ class Client:
         said = request_fields.said(buyer=buyer, seconds=seconds)
         return self._send(http_messages.post("tokens", said=said, key=None), responses.Token)
 
-    def _send(self, ask: http_messages.Ask, kind: type[T]) -> T:
-        patience = http_messages.Patience(ask, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
+    def _send(self, request: http_messages.ApiRequest, kind: type[T]) -> T:
+        retry = http_messages.RetrySchedule(
+            request, url=self.url, retries=self._retries, deadline_seconds=self._deadline
+        )
         while True:
             try:
                 answer = self._http.request(
-                    ask.method,
-                    self.url + ask.path,
-                    content=ask.content,
-                    params=ask.params,
-                    headers=ask.headers,
-                    timeout=patience.seconds(self._timeout),
+                    request.method,
+                    self.url + request.path,
+                    content=request.content,
+                    params=request.params,
+                    headers=request.headers,
+                    timeout=retry.seconds(self._timeout),
                 )
             except httpx2.RequestError as lost:
-                pause = patience.after_loss(lost)
+                pause = retry.after_loss(lost)
             else:
-                again = patience.after(answer.status_code, answer.headers, answer.content)
+                again = retry.after(answer.status_code, answer.headers, answer.content)
                 if again is None:
                     return http_messages.read(kind, answer.status_code, answer.content)
                 pause = again

@@ -38,7 +38,7 @@ AGENT = f"Earmark/{__version__} (webhooks)"
 log = logs.get()
 
 
-class EndpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one call."""
 
     status: int | None = None
@@ -80,7 +80,7 @@ class Round:
         self._targets = targets
         self._timeout_seconds = timeout_seconds
 
-    async def call(self, url: str, *, message_id: str, body: bytes, secrets: Sequence[str]) -> EndpointAnswer:
+    async def call(self, url: str, *, message_id: str, body: bytes, secrets: Sequence[str]) -> WebhookResponse:
         """One try. Whatever goes wrong out there is an answer too."""
         began = time.monotonic()
         try:
@@ -88,18 +88,18 @@ class Round:
                 target = await self._targets.find(url)
                 answered = await self._post(target, _headers(message_id, body, secrets), body)
         except TargetRefused as refused:
-            answered = EndpointAnswer(error=f"not sent: the URL {refused}")
+            answered = WebhookResponse(error=f"not sent: the URL {refused}")
         except TimeoutError:
-            answered = EndpointAnswer(error=f"no answer within {self._timeout_seconds:g} s")
+            answered = WebhookResponse(error=f"no answer within {self._timeout_seconds:g} s")
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as failure:
-            answered = EndpointAnswer(error=_shown(f"{type(failure).__name__}: {failure}"))
+            answered = WebhookResponse(error=_shown(f"{type(failure).__name__}: {failure}"))
         except Exception as broken:
             # Ours, but not a reason to try for ever: it counts as a failure like any other.
             log.exception("deliver", outcome="internal", message=message_id)
-            answered = EndpointAnswer(error=_shown(f"{type(broken).__name__}: {broken}"))
+            answered = WebhookResponse(error=_shown(f"{type(broken).__name__}: {broken}"))
         return msgspec.structs.replace(answered, took_ms=round((time.monotonic() - began) * 1000))
 
-    async def _post(self, target: Target, headers: dict[str, str], body: bytes) -> EndpointAnswer:
+    async def _post(self, target: Target, headers: dict[str, str], body: bytes) -> WebhookResponse:
         """To the first of the judged addresses that can be reached."""
         *others, last = target.addresses[:ADDRESSES_MAX]
         for address in others:
@@ -109,7 +109,7 @@ class Round:
                 continue
         return await self._send(target, target.pinned(last), headers, body)
 
-    async def _send(self, target: Target, url: httpx2.URL, headers: dict[str, str], body: bytes) -> EndpointAnswer:
+    async def _send(self, target: Target, url: httpx2.URL, headers: dict[str, str], body: bytes) -> WebhookResponse:
         """The host's own name stays in the request and in the handshake, where its certificate is checked."""
         request = self._client.build_request(
             "POST",
@@ -122,11 +122,11 @@ class Round:
         try:
             if response.is_success:
                 await _empty(response)
-                return EndpointAnswer(status=response.status_code)
+                return WebhookResponse(status=response.status_code)
             said = await _first_bytes(response)
         finally:
             await response.aclose()
-        return EndpointAnswer(
+        return WebhookResponse(
             status=response.status_code,
             error=_shown(f"HTTP {response.status_code}: {said}"),
             asked_seconds=_asked_seconds(response.headers.get("retry-after")),

@@ -69,14 +69,14 @@ class Notifications:
         if self._connections is not None:
             from earmark.seatmap import redis_notifications
 
-            self._tasks.append(asyncio.create_task(redis_notifications.herald(feed, self._connections[0])))
+            self._tasks.append(asyncio.create_task(redis_notifications.publish_numbers(feed, self._connections[0])))
 
     def listen(self, listener: Listener) -> None:
         """Pass on what other processes publish, until closed."""
         if self._connections is not None:
             from earmark.seatmap import redis_notifications
 
-            self._tasks.append(asyncio.create_task(redis_notifications.listen(listener, self._connections[0])))
+            self._tasks.append(asyncio.create_task(redis_notifications.receive_numbers(listener, self._connections[0])))
 
     async def close(self) -> None:
         """Stop both, and close the connections."""
