@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 class Client:
-    """An Earmark that is served at `url`, as the bearer of `key` sees it: an API key, or a buyer's token.
+    """A client of the Earmark service at `url`; `key` is an API key or a buyer's token.
 
-    One attempt takes `timeout` seconds at most. Where no answer comes, or one that says "not now", the same request is
+    One attempt takes `timeout` seconds at most. When no response comes, or one that says "not now", the same request is
     sent again with the same idempotency key: up to `retries` times, and for `deadline` seconds in all.
     """
 
@@ -56,7 +56,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._http.close()
 
     def create(
@@ -127,7 +127,7 @@ class Client:
         return self._send(http_messages.post("bookings", said=said, key=key), responses.Booking)
 
     def booking(self, booking_id: str | UUID) -> responses.Booking:
-        """A booking as it is. A hold whose time is over reads as expired, whoever meets it first."""
+        """A booking as it is. A hold whose time is over reads as expired, swept or not."""
         return self._send(http_messages.get("bookings", str(booking_id)), responses.Booking)
 
     def bookings(
@@ -146,7 +146,7 @@ class Client:
             cursor = page.next_cursor
 
     def history(self, booking_id: str | UUID) -> list[responses.Entry]:
-        """All that happened to a booking, oldest first."""
+        """The journal of a booking, oldest entry first."""
         return list((self._send(http_messages.get("bookings", str(booking_id), "history"), responses.History)).entries)
 
     def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
@@ -166,7 +166,7 @@ class Client:
         return_url: str | None = None,
         key: str | None = None,
     ) -> responses.Paid:
-        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, request again later.
+        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, read it again later.
 
         Where there is nothing to pay, no `method` and no gateway is needed.
         """
@@ -187,14 +187,14 @@ class Client:
         payment_method: str | None = None,
         key: str | None = None,
     ) -> responses.Booking:
-        """The money was taken elsewhere: the hold becomes a sale."""
+        """Turn a hold into a sale whose money was taken elsewhere."""
         said = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
         return self._send(
             http_messages.post("bookings", str(booking_id), "confirm", said=said, key=key), responses.Booking
         )
 
     def release(self, booking_id: str | UUID, *, key: str | None = None) -> responses.Booking:
-        """Let go of a hold."""
+        """End a hold, and free its seats."""
         return self._send(
             http_messages.post("bookings", str(booking_id), "release", said={}, key=key), responses.Booking
         )
@@ -225,7 +225,7 @@ class Client:
         )
 
     def stream(self, event_id: str) -> Iterator[responses.Map | responses.Delta]:
-        """Follow an event: its whole map, and then what changes. It comes back by itself to where it was cut off."""
+        """Follow an event: its whole map, and then each change. It reconnects and resumes by itself."""
         position = StreamPosition(event_id, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
         while True:
             try:
@@ -248,11 +248,11 @@ class Client:
             time.sleep(pause)
 
     def idempotency(self, key: str) -> responses.Recalled:
-        """What became of your own request with this key."""
+        """The result of your own request with this idempotency key."""
         return self._send(http_messages.get("idempotency", key), responses.Recalled)
 
     def token(self, buyer: str, *, seconds: int | None = None) -> responses.Token:
-        """A token for one buyer, to hand to their browser."""
+        """A token for one buyer, for use in the buyer's browser."""
         said = request_fields.said(buyer=buyer, seconds=seconds)
         return self._send(http_messages.post("tokens", said=said, key=None), responses.Token)
 

@@ -45,7 +45,7 @@ async def migrate(
 ) -> Sequence[Migration]:
     """Bring a database up to date; what was applied, or with `dry_run` what would be.
 
-    `waiting` is a `patience` with the locks that are in the way, a `tell` that hears of them, and `codes` that seal
+    `waiting` is a `patience` (how long to wait for locks), a `tell` that is called while waiting, and `codes` that seal
     what older releases kept in clear; on PostgreSQL, also the `application_role` to grant what servers need.
     """
     scheme = urlsplit(database_url).scheme
@@ -98,7 +98,7 @@ async def erase_buyer(
 
 
 async def examine(database_url: str, *, clock: Clock | None = None) -> Vitals:
-    """What a database says of itself, on a connection of its own; it may be old, or set up in a way that is refused."""
+    """Read a database's state on a connection of its own, even with an old schema or settings that a store refuses."""
     if urlsplit(database_url).scheme in POSTGRES:
         _postgres()
         from earmark.store.postgres import vitals

@@ -43,13 +43,13 @@ def open_sandbox(
 
 
 def open_gateways(settings: Settings, accounts: Accounts | None = None) -> dict[str, Gateway]:
-    """Who takes the money of live events, as far as it is set up. The balance gateway needs the store's accounts."""
+    """The gateways for live events that are set up. The balance gateway needs the store's accounts."""
     balance = _open_balance(settings, accounts) if settings.balance and accounts is not None else {}
     return _open_stripe(settings) | balance
 
 
 def capture_for(settings: Settings) -> Capture:
-    """When money is taken, where a request of the shop does not say."""
+    """When money is captured, unless the shop's request says otherwise."""
     try:
         return Capture(settings.capture)
     except ValueError:
@@ -58,7 +58,7 @@ def capture_for(settings: Settings) -> Capture:
 
 
 def codes_for(settings: Settings) -> AccountCodes:
-    """What keeps the codes of accounts. There is no default: accounts outlive every other secret of a shop."""
+    """Seals account codes under the configured secret. There is no default: accounts outlive a shop's other secrets."""
     if settings.account_secret is None:
         command = "export EARMARK_ACCOUNT_SECRET=$(openssl rand -hex 32)"
         problem = (

@@ -55,7 +55,7 @@ def open_admission(redis_url: str, **options: Any) -> Admission:
 
 
 class Notifications:
-    """Tells other processes which entries were published here, and tells a listener here what they published.
+    """Sends the numbers of entries published here to other processes, and passes theirs to a listener here.
 
     Without a Redis that can carry them nothing is sent: each process then reads the database, which is never wrong.
     """
