@@ -139,7 +139,7 @@ async def test_the_doctor_looks_at_the_servers_of_the_locks_too(
         return " answers: " in finding.said
 
     assert len([finding for finding in found if answering(finding)]) == 1
-    silent = [finding for finding in found if finding.level is Level.ILL and "does not answer" in finding.said]
+    silent = [finding for finding in found if finding.level is Level.PROBLEM and "does not answer" in finding.said]
     assert len(silent) == 2
     assert all("EARMARK_LOCKS_URL" in (finding.advice or "") for finding in silent)
     in_database = config.Settings(database_url=settings.database_url, locks_url="postgresql://shop@localhost/shop")

@@ -1,4 +1,4 @@
-"""Commands that run: demo, serve, work."""
+"""The commands that run until they are stopped: demo, serve and worker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def demo(
     open_: Annotated[bool, Parameter(name="--open", help="Open the page in a browser.")] = True,
     verbose: Verbose = False,
 ) -> None:
-    """Run a seeded theatre on SQLite, with its page: nothing else to install, nothing left behind."""
+    """Run a seeded theatre on SQLite, with its page.
+
+    It needs nothing else, and leaves nothing behind.
+    """
     from earmark.api.auth.api_keys import new_key
     from earmark.server import event_loop
     from earmark.server.run import first_free_port
@@ -115,7 +118,10 @@ def serve(
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Serve the API and the page. Needs a migrated database and EARMARK_ADMIN_KEY."""
+    """Serve the API and the page.
+
+    Needs a migrated database and EARMARK_ADMIN_KEY.
+    """
     settings = config.read(
         os.environ,
         host=host,

@@ -14,8 +14,6 @@ import msgspec
 from earmark.engine.ports.heartbeats import KeepsBeats
 
 BACKLOG_COUNTED_MAX = 1000
-LATE_SECONDS = 60.0
-"""What is due for longer than this, its agent has not done in time."""
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
