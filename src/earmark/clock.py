@@ -1,6 +1,6 @@
 """Where time comes from.
 
-PostgreSQL keeps its own clock, and only that one judges expiry there: it takes just the `offset`
+PostgreSQL keeps its own clock, and only that one decides expiry there: it takes just the `offset`
 from here, which is zero in production and moved by tests. SQLite and the memory store run in one
 process and call `now()`.
 """

@@ -1,6 +1,6 @@
 """Fixtures for the tests of your own shop: `earmark`, `earmark_clock` and `earmark_gateway`.
 
-pytest finds them by itself where Earmark is installed. Nothing is imported until a test asks for one. They are plain
+pytest finds them by itself where Earmark is installed. Nothing is imported until a test uses one. They are plain
 fixtures, so that a test may await with pytest-asyncio, with anyio, or with `asyncio.run` in a function of its own.
 """
 

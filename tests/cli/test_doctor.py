@@ -213,7 +213,7 @@ async def test_clocks_that_disagree_are_ill(postgres_url: str) -> None:
     assert found.level is Level.PROBLEM
     assert "behind this machine's" in found.said
     with valkey() as redis:
-        told = await of_redis.judge(redis.url, clock=clock, patience_seconds=60)
+        told = await of_redis.findings(redis.url, clock=clock, patience_seconds=60)
     assert any(one.level is Level.PROBLEM and "behind" in one.said for one in told)
 
 
@@ -397,7 +397,7 @@ async def test_a_payment_that_is_open_too_long_is_reported(file_url: str, monkey
 )
 def test_secrets_that_are_none_are_ill(given: dict[str, str], live_events: bool, said: str | None) -> None:  # noqa: FBT001
     """Too short, published, the same twice, or of the wrong kind."""
-    found = secrets.judge(config.Settings(**given), live_events=live_events)  # type: ignore[arg-type]
+    found = secrets.findings(config.Settings(**given), live_events=live_events)  # type: ignore[arg-type]
     assert levels(found) == ["ok" if said is None else "problem"]
     assert said is None or said in found[0].said
     assert KEY not in str(found)
@@ -405,19 +405,19 @@ def test_secrets_that_are_none_are_ill(given: dict[str, str], live_events: bool,
 
 def test_a_key_that_is_not_set_is_noted() -> None:
     """A worker needs none."""
-    assert levels(secrets.judge(config.Settings(), live_events=True)) == ["note"]
+    assert levels(secrets.findings(config.Settings(), live_events=True)) == ["note"]
 
 
 def test_proxies_without_a_setting_are_noted() -> None:
     """Declines by address are not bounded then; where they are not to be, there is nothing to say."""
-    assert levels(proxies.judge(config.Settings())) == ["note"]
+    assert levels(proxies.findings(config.Settings())) == ["note"]
     for said in (config.Settings(trust_proxy=0), config.Settings(trust_proxy=2)):
-        assert levels(proxies.judge(said)) == ["ok"]
-    assert levels(proxies.judge(config.Settings(declines_per_address_max=0))) == ["ok"]
+        assert levels(proxies.findings(said)) == ["ok"]
+    assert levels(proxies.findings(config.Settings(declines_per_address_max=0))) == ["ok"]
 
 
 async def redis_levels(url: str, *, patience_seconds: float = 60.0) -> list[tuple[str, str]]:
-    found = await of_redis.judge(url, clock=SystemClock(), patience_seconds=patience_seconds)
+    found = await of_redis.findings(url, clock=SystemClock(), patience_seconds=patience_seconds)
     return [(one.level.value, one.said.replace(url, "it")) for one in found]
 
 

@@ -60,12 +60,12 @@ def get(*path: str, **params: str | None) -> ApiRequest:
     return ApiRequest(method="GET", path=_path(path), params={name: value for name, value in params.items() if value})
 
 
-def post(*path: str, said: request_fields.Fields, key: str | None, method: str = "POST") -> ApiRequest:
+def post(*path: str, body: request_fields.Fields, key: str | None, method: str = "POST") -> ApiRequest:
     """A request that changes something. Its idempotency key is the caller's, or a new one."""
     return ApiRequest(
         method=method,
         path=_path(path),
-        content=request_fields.encode(said),
+        content=request_fields.encode(body),
         headers={"Content-Type": "application/json", KEY_HEADER: key or secrets.token_hex(16)},
     )
 

@@ -56,7 +56,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close all connections to the service."""
         self._http.close()
 
     def create(
@@ -72,10 +72,10 @@ class Client:
         **terms: Unpack[Terms],
     ) -> responses.Event:
         """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
-        said = request_fields.create(
+        body = request_fields.create(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
         )
-        return self._send(http_messages.post("events", said=said, key=key), responses.Event)
+        return self._send(http_messages.post("events", body=body, key=key), responses.Event)
 
     def change(
         self,
@@ -87,8 +87,8 @@ class Client:
         **terms: Unpack[NewTerms],
     ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
-        said = request_fields.change(seats=seats, pools=pools, **terms)
-        return self._send(http_messages.post("events", event_id, said=said, key=key, method="PATCH"), responses.Event)
+        body = request_fields.change(seats=seats, pools=pools, **terms)
+        return self._send(http_messages.post("events", event_id, body=body, key=key, method="PATCH"), responses.Event)
 
     def event(self, event_id: str) -> responses.Event:
         """An event as it is."""
@@ -123,8 +123,8 @@ class Client:
 
         Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
         """
-        said = request_fields.hold(event_id, fields)
-        return self._send(http_messages.post("bookings", said=said, key=key), responses.Booking)
+        body = request_fields.hold(event_id, fields)
+        return self._send(http_messages.post("bookings", body=body, key=key), responses.Booking)
 
     def booking(self, booking_id: str | UUID) -> responses.Booking:
         """A booking as it is. A hold whose time is over reads as expired, swept or not."""
@@ -151,9 +151,9 @@ class Client:
 
     def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """More time, within the longest life of a hold."""
-        said = request_fields.said(seconds=seconds)
+        body = request_fields.said(seconds=seconds)
         return self._send(
-            http_messages.post("bookings", str(booking_id), "extend", said=said, key=key), responses.Booking
+            http_messages.post("bookings", str(booking_id), "extend", body=body, key=key), responses.Booking
         )
 
     def pay(
@@ -170,8 +170,8 @@ class Client:
 
         Where there is nothing to pay, no `method` and no gateway is needed.
         """
-        said = request_fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
-        return self._send(http_messages.post("bookings", str(booking_id), "pay", said=said, key=key), responses.Paid)
+        body = request_fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        return self._send(http_messages.post("bookings", str(booking_id), "pay", body=body, key=key), responses.Paid)
 
     def payments(self, booking_id: str | UUID) -> list[responses.ListedPayment]:
         """The payments of a booking, oldest first, each with its refunds."""
@@ -188,15 +188,15 @@ class Client:
         key: str | None = None,
     ) -> responses.Booking:
         """Turn a hold into a sale whose money was taken elsewhere."""
-        said = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
+        body = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
         return self._send(
-            http_messages.post("bookings", str(booking_id), "confirm", said=said, key=key), responses.Booking
+            http_messages.post("bookings", str(booking_id), "confirm", body=body, key=key), responses.Booking
         )
 
     def release(self, booking_id: str | UUID, *, key: str | None = None) -> responses.Booking:
         """End a hold, and free its seats."""
         return self._send(
-            http_messages.post("bookings", str(booking_id), "release", said={}, key=key), responses.Booking
+            http_messages.post("bookings", str(booking_id), "release", body={}, key=key), responses.Booking
         )
 
     def cancel(
@@ -210,18 +210,18 @@ class Client:
         key: str | None = None,
     ) -> responses.Undone:
         """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
-        said = request_fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
+        body = request_fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
         return self._send(
-            http_messages.post("bookings", str(booking_id), "cancel", said=said, key=key), responses.Undone
+            http_messages.post("bookings", str(booking_id), "cancel", body=body, key=key), responses.Undone
         )
 
     def refund(
         self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
     ) -> responses.Paid:
         """Money back for a sale, all of it or a part, without a change to what was sold."""
-        said = request_fields.said(amount=amount, reason=reason)
+        body = request_fields.said(amount=amount, reason=reason)
         return self._send(
-            http_messages.post("bookings", str(booking_id), "refunds", said=said, key=key), responses.Paid
+            http_messages.post("bookings", str(booking_id), "refunds", body=body, key=key), responses.Paid
         )
 
     def stream(self, event_id: str) -> Iterator[responses.Map | responses.Delta]:
@@ -253,8 +253,8 @@ class Client:
 
     def token(self, buyer: str, *, seconds: int | None = None) -> responses.Token:
         """A token for one buyer, for use in the buyer's browser."""
-        said = request_fields.said(buyer=buyer, seconds=seconds)
-        return self._send(http_messages.post("tokens", said=said, key=None), responses.Token)
+        body = request_fields.said(buyer=buyer, seconds=seconds)
+        return self._send(http_messages.post("tokens", body=body, key=None), responses.Token)
 
     def _send(self, request: http_messages.ApiRequest, kind: type[T]) -> T:
         retry = http_messages.RetrySchedule(

@@ -258,7 +258,7 @@ class MapState:
         self._steps.append(MapChange(revision=self.revision, number=self.number, seats=seats, pools=pools))
         self._named += len(seats)
         while len(self._steps) > STEPS_MAX or self._named > NAMED_MAX:
-            gone = self._steps.popleft()
-            self._named -= len(gone.seats)
+            dropped = self._steps.popleft()
+            self._named -= len(dropped.seats)
             # Other steps may have the same number, and a reader that has seen that number may not have seen them all.
-            self._oldest_number, self._oldest_revision = gone.number + 1, gone.revision
+            self._oldest_number, self._oldest_revision = dropped.number + 1, dropped.revision

@@ -123,12 +123,12 @@ class Round:
             if response.is_success:
                 await _empty(response)
                 return WebhookResponse(status=response.status_code)
-            said = await _first_bytes(response)
+            reason = await _first_bytes(response)
         finally:
             await response.aclose()
         return WebhookResponse(
             status=response.status_code,
-            error=_shown(f"HTTP {response.status_code}: {said}"),
+            error=_shown(f"HTTP {response.status_code}: {reason}"),
             asked_seconds=_asked_seconds(response.headers.get("retry-after")),
         )
 
@@ -163,12 +163,12 @@ async def _empty(response: httpx2.Response) -> None:
 
 async def _first_bytes(response: httpx2.Response) -> str:
     """The first bytes as text, without decompression."""
-    said = b""
+    body = b""
     async for part in response.aiter_raw(SHOWN_BYTES_MAX):
-        said += part
-        if len(said) >= SHOWN_BYTES_MAX:
+        body += part
+        if len(body) >= SHOWN_BYTES_MAX:
             break
-    return said[:SHOWN_BYTES_MAX].decode(errors="replace")
+    return body[:SHOWN_BYTES_MAX].decode(errors="replace")
 
 
 def _shown(text: str) -> str:

@@ -79,7 +79,7 @@ async def erase_buyer(
     """
     from earmark.store.erasure import new_pseudonym
 
-    asked: Any = {"pseudonym": pseudonym or new_pseudonym(), "dry_run": dry_run, "clock": clock or SystemClock()}
+    options: Any = {"pseudonym": pseudonym or new_pseudonym(), "dry_run": dry_run, "clock": clock or SystemClock()}
     scheme = urlsplit(database_url).scheme
     if scheme in POSTGRES:
         _postgres()
@@ -89,11 +89,11 @@ async def erase_buyer(
             raise SetupError(
                 problem="--rewrite is for SQLite. To rewrite PostgreSQL's tables, run VACUUM FULL in psql."
             )
-        return await erasure.erase(database_url, buyer, **asked)
+        return await erasure.erase(database_url, buyer, **options)
     if scheme == "sqlite":
         from earmark.store.sqlite import erasure as of_file
 
-        return await of_file.erase(sqlite_path(database_url), buyer, rewrite=rewrite, **asked)
+        return await of_file.erase(sqlite_path(database_url), buyer, rewrite=rewrite, **options)
     raise SetupError(problem=_unknown(database_url))
 
 

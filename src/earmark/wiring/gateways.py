@@ -26,7 +26,7 @@ ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104 (addresses to listen 
 def open_sandbox(
     clock: Clock | None = None, *, secret: str | None = None, url: str | None = None
 ) -> dict[str, Gateway]:
-    """A gateway for test events, in this process: it knows only what this process asked of it.
+    """A gateway for test events, in this process: it knows only the payments of this process.
 
     Its ids, and its secret where none is given, are made anew: a payment of another process, or of this one before a
     restart, is left as it is, and never taken for one of its own. `url` is where the server is that shows its page.

@@ -106,12 +106,12 @@ class Janitor:
 
     async def _forget_payment_keys(self) -> tuple[int, bool]:
         seconds = max(self._keys_seconds, KEY_SECONDS_MIN)
-        gone = await self._store.upkeep.forget_payment_keys(seconds=seconds, limit=self._batch_size_max)
-        return gone, gone == self._batch_size_max
+        deleted = await self._store.upkeep.forget_payment_keys(seconds=seconds, limit=self._batch_size_max)
+        return deleted, deleted == self._batch_size_max
 
     async def _forget_payers(self) -> tuple[int, bool]:
-        gone = await self._store.upkeep.forget_payers(seconds=WINDOW_SECONDS, limit=self._batch_size_max)
-        return gone, gone == self._batch_size_max
+        deleted = await self._store.upkeep.forget_payers(seconds=WINDOW_SECONDS, limit=self._batch_size_max)
+        return deleted, deleted == self._batch_size_max
 
     async def _clear_beats(self) -> tuple[int, bool]:
         cleared = await self._store.beats.clear(seconds=BEATS_SECONDS, limit=self._batch_size_max)

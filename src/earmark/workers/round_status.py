@@ -68,8 +68,8 @@ class RoundStatus:
         pause = random.uniform(PAUSE_SECONDS_MIN, min(PAUSE_SECONDS_MAX, 0.5 * 2.0 ** min(self.failures, 10)))  # noqa: S311 (jitter, not a secret)
         if changed or self._clock() >= self._log_at:
             self._log_at = self._clock() + LOG_SECONDS
-            told = log.warning if error is None else log.error
-            told(self._name, outcome=code, because=self.because, failures=self.failures, exc_info=error)
+            write = log.warning if error is None else log.error
+            write(self._name, outcome=code, because=self.because, failures=self.failures, exc_info=error)
         return pause
 
 

@@ -93,7 +93,7 @@ class WebhookDispatcher:
 
     async def _start_due(self) -> bool:
         """Claim deliveries of answering webhooks first, then of failing ones; return whether any was claimed."""
-        failing = sum(errand.webhook.failing_since is not None for errand in self._running.values())
+        failing = sum(claimed.webhook.failing_since is not None for claimed in self._running.values())
         answering = await self._claim(self._webhooks_max - len(self._running), each=self._each_max, failing=False)
         room = min(self._webhooks_max - len(self._running), self._webhooks_max // 2 - failing)
         failing_ones = await self._claim(room, each=1, failing=True)
@@ -102,17 +102,17 @@ class WebhookDispatcher:
     async def _claim(self, room: int, *, each: int, failing: bool) -> bool:
         if room <= 0:
             return False
-        errands = await self._webhooks.claim(
-            busy={errand.webhook.id for errand in self._running.values()},
+        claims = await self._webhooks.claim(
+            busy={claimed.webhook.id for claimed in self._running.values()},
             webhooks=room,
             each=each,
             failing=failing,
             lease_seconds=self.lease_seconds,
         )
-        for errand in errands:
-            task = asyncio.create_task(self._run(errand), name=f"deliveries to {errand.webhook.id}")
-            self._running[task] = errand
-        return bool(errands)
+        for claimed in claims:
+            task = asyncio.create_task(self._run(claimed), name=f"deliveries to {claimed.webhook.id}")
+            self._running[task] = claimed
+        return bool(claims)
 
     def _collect_finished(self) -> None:
         """Forget finished tasks. Raises what one raised: the store could not record its outcomes."""
@@ -123,19 +123,19 @@ class WebhookDispatcher:
         for failure in failures:
             raise failure
 
-    async def _run(self, errand: Errand) -> None:
+    async def _run(self, claimed: Errand) -> None:
         """Send the claimed deliveries of one webhook; record those tried and those not, in one transaction."""
-        webhook = errand.webhook
+        webhook = claimed.webhook
         if webhook.disabled_at is not None:
-            ended = [_unsent(one, state=DeliveryState.FAILED, now=errand.now, error=OFF) for one in errand.deliveries]
+            ended = [_unsent(one, state=DeliveryState.FAILED, now=claimed.now, error=OFF) for one in claimed.deliveries]
             await self._webhooks.record(webhook.id, ended, None)
             return
         began = time.monotonic()
-        run = _DeliveryRun(errand, span_seconds=self._retry_seconds_max)
+        run = _DeliveryRun(claimed, span_seconds=self._retry_seconds_max)
         async with self._sender.round() as calls, asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE_MAX, len(errand.deliveries))):
+            for _ in range(min(AT_ONCE_MAX, len(claimed.deliveries))):
                 group.create_task(self._deliver(run, calls))
-        outcomes = run.outcomes + [_unsent(one, state=DeliveryState.PENDING, now=errand.now) for one in run.waiting]
+        outcomes = run.outcomes + [_unsent(one, state=DeliveryState.PENDING, now=claimed.now) for one in run.waiting]
         health = run.health()
         disabled = await self._webhooks.record(webhook.id, outcomes, health)
         took_ms = round((time.monotonic() - began) * 1000)
@@ -146,7 +146,7 @@ class WebhookDispatcher:
 
     async def _deliver(self, run: _DeliveryRun, calls: Round) -> None:
         """Send one after the other until one fails; the rest stays pending and is claimed again later."""
-        webhook = run.errand.webhook
+        webhook = run.claimed.webhook
         while run.waiting and not run.failures and not self._stopping:
             delivery = run.waiting.popleft()
             answered = await calls.call(
@@ -161,9 +161,9 @@ class WebhookDispatcher:
 class _DeliveryRun:
     """The outcomes so far of one webhook's claimed deliveries. Its clock continues from the store's."""
 
-    def __init__(self, errand: Errand, *, span_seconds: float) -> None:
-        self.errand = errand
-        self.waiting = deque(errand.deliveries)
+    def __init__(self, claimed: Errand, *, span_seconds: float) -> None:
+        self.claimed = claimed
+        self.waiting = deque(claimed.deliveries)
         self.outcomes: list[Outcome] = []
         self.delivered = 0
         self.failures = 0
@@ -175,7 +175,7 @@ class _DeliveryRun:
 
     @property
     def now(self) -> datetime:
-        return self.errand.now + timedelta(seconds=time.monotonic() - self._began)
+        return self.claimed.now + timedelta(seconds=time.monotonic() - self._began)
 
     def record_answer(self, delivery: Delivery, answered: WebhookResponse) -> None:
         """Record an answer: 2xx is delivered, anything else is retried until the time for retries is over."""
@@ -205,7 +205,7 @@ class _DeliveryRun:
 
     def health(self) -> Health | None:
         """The new state of the webhook itself; None where it has not changed."""
-        webhook, began = self.errand.webhook, self.errand.now
+        webhook, began = self.claimed.webhook, self.claimed.now
         if not self.failures and not (self.delivered and webhook.failing_since):
             return None
         since = webhook.failing_since or began

@@ -99,11 +99,11 @@ def rotate(
 @keys.command
 def revoke(key_id: KeyArgument, *, json: Json = False, database: Database = None) -> None:
     """Revoke a key, for good. Servers refuse it, and the tokens that it issued, within a second."""
-    gone = _run(database, lambda known: known.revoke(KeyId(key_id)))
+    revoked = _run(database, lambda known: known.revoke(KeyId(key_id)))
     if json:
-        _print_json(_facts(gone))
+        _print_json(_facts(revoked))
     else:
-        Console(highlight=False, soft_wrap=True).print(_line(gone), markup=False)
+        Console(highlight=False, soft_wrap=True).print(_line(revoked), markup=False)
 
 
 async def _all(known: Keys) -> list[ApiKey]:

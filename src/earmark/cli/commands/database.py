@@ -64,7 +64,7 @@ def migrate(
             settings.database_url,
             dry_run=dry_run,
             patience=patience,
-            tell=lambda said: err.print(redact(said)),
+            tell=lambda line: err.print(redact(line)),
             application_role=application_role,
             codes=gateways.codes_for(settings) if settings.account_secret else None,
         )

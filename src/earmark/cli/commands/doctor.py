@@ -94,7 +94,7 @@ async def examine(
         where = named or _variable_of("database_url")
         yield problem("database", said, f"{where} is {show.without_password(settings.database_url)}.")
     else:
-        for finding in of_database.judge(vitals):
+        for finding in of_database.findings(vitals):
             yield finding
         if fix and (reason := of_failover.why_no_write(vitals.replication)):
             fix = False
@@ -120,11 +120,11 @@ async def _redis(settings: config.Settings, clock: Clock) -> AsyncIterator[Findi
     """Each Redis once: those of admission, then those that only the locks use."""
     for_admission = addresses.addresses_of(settings.redis_url) if settings.redis_url else []
     for url in for_admission:
-        for finding in await of_redis.judge(url, clock=clock, patience_seconds=settings.admission_timeout_seconds):
+        for finding in await of_redis.findings(url, clock=clock, patience_seconds=settings.admission_timeout_seconds):
             yield finding
     for url in redis_parts.lock_addresses(settings):
         if url not in for_admission and of_redis.is_redis(url):
-            for finding in await of_redis.judge(url, clock=clock, patience_seconds=None):
+            for finding in await of_redis.findings(url, clock=clock, patience_seconds=None):
                 yield finding
 
 
@@ -139,11 +139,11 @@ async def _within(settings: config.Settings, vitals: Vitals, *, fix: bool) -> As
         yield problem("database", f"The store cannot be opened: {silence}", "See the problems above.")
         return
     try:
-        for finding in of_secrets.judge(settings, live_events=await _has_live_events(store)):
+        for finding in of_secrets.findings(settings, live_events=await _has_live_events(store)):
             yield finding
-        for finding in of_proxies.judge(settings):
+        for finding in of_proxies.findings(settings):
             yield finding
-        async for finding in of_work.judge(store, settings, fix=fix):
+        async for finding in of_work.findings(store, settings, fix=fix):
             yield finding
     except Outage as silence:
         yield problem(

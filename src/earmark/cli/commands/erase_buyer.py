@@ -66,8 +66,8 @@ def erase_buyer(
         return _refuse(out, done)
     if any(done.changed.values()):
         out.print("Erased. The name is replaced by a pseudonym that was made by chance.")
-    for said in (*done.notes, *done.warnings):
-        out.print(said)
+    for text in (*done.notes, *done.warnings):
+        out.print(text)
     return 1 if done.warnings else 0
 
 
@@ -77,10 +77,10 @@ def _confirmed(out: Console) -> bool:
         return False
     out.print("This cannot be undone. Erase? [y/N] ", end="")
     try:
-        said = input()
+        text = input()
     except EOFError:
-        said = ""
-    if said.strip().lower() in {"y", "yes"}:
+        text = ""
+    if text.strip().lower() in {"y", "yes"}:
         return True
     out.print("Nothing was changed.")
     return False

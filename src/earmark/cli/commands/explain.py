@@ -46,7 +46,7 @@ def explain(
     url: Service = None,
     database: Database = None,
     as_json: Annotated[
-        bool, Parameter(name="--json", negative="", help="The rows, or the service's answers, instead of the words.")
+        bool, Parameter(name="--json", negative="", help="The rows, or the service's responses, as JSON.")
     ] = False,
 ) -> None:
     """Explain a booking from its journal, or who has a seat and why.

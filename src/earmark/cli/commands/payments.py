@@ -145,7 +145,7 @@ def _show(out: Console, case: Case) -> None:
     lines = {
         "payment": f"{case.payment_id} ({case.gateway} {case.gateway_id or 'unknown there'})",
         "booking": f"{case.booking_id}, {case.booking_state}, of {case.event_id}",
-        "money": f"asked {case.amount}, captured {case.captured}, refunded {case.refunded} {case.currency}",
+        "money": f"amount {case.amount}, captured {case.captured}, refunded {case.refunded} {case.currency}",
         "since": case.since.isoformat(timespec="seconds"),
         "why": why,
     }

@@ -36,7 +36,7 @@ def demo(
     port: Annotated[
         int | None, Parameter(validator=IS_PORT, help="Port to listen on. Else the first free one from 8080.")
     ] = None,
-    database: Annotated[str | None, Parameter(help="Keep the demo's data here. Else it is gone at the end.")] = None,
+    database: Annotated[str | None, Parameter(help="Keep the demo's data here. Else it is deleted at the end.")] = None,
     redis: Redis = None,
     open_: Annotated[bool, Parameter(name="--open", help="Open the page in a browser.")] = True,
     verbose: Verbose = False,

@@ -18,7 +18,7 @@ SKEW_SECONDS_MAX = 1.0
 READ_COMMITTED = "read committed"
 
 
-def judge(vitals: Vitals) -> Iterator[Finding]:
+def findings(vitals: Vitals) -> Iterator[Finding]:
     """Run the checks that apply to this kind of database."""
     yield ok("database", f"{vitals.product} {vitals.version} answers in {vitals.seconds * 1000:.1f} ms.")
     yield schema(vitals)
@@ -28,7 +28,7 @@ def judge(vitals: Vitals) -> Iterator[Finding]:
         yield pooler(vitals)
     yield durability(vitals)
     if vitals.replication is not None:
-        yield failover.judge(vitals.replication)
+        yield failover.findings(vitals.replication)
 
 
 def schema(vitals: Vitals) -> Finding:

@@ -20,7 +20,7 @@ NEEDS_NO_STANDBY = frozenset({"off", "local"})
 _COUNTED = re.compile(r"\s*(?:(?:first|any)\s+)?(\d+)\s*\(", re.IGNORECASE)
 
 
-def judge(replication: Replication) -> Finding:
+def findings(replication: Replication) -> Finding:
     """What a failover would lose, and which setting to change."""
     if replication.in_recovery:
         said = "This server is a standby: it refuses every write."

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 CHECK = "proxies"
 
 
-def judge(settings: Settings) -> list[Finding]:
+def findings(settings: Settings) -> list[Finding]:
     """Note where it is not set and declines by address are to be limited."""
     if settings.trust_proxy is None and settings.declines_per_address_max:
         said = "EARMARK_TRUST_PROXY is not set, so declined payments are not counted by the buyers' address."

@@ -35,7 +35,7 @@ def is_redis(url: str) -> bool:
     return urlsplit(url).scheme in {*addresses.REDIS, *addresses.PORTS}
 
 
-async def judge(url: str, *, clock: Clock, patience_seconds: float | None) -> list[Finding]:
+async def findings(url: str, *, clock: Clock, patience_seconds: float | None) -> list[Finding]:
     """Check one server: reachable, version, latency, clock, eviction, persistence.
 
     `patience_seconds` is how long holds wait for it; None where only the locks use it.

@@ -15,7 +15,7 @@ PUBLISHED = ("choose-your-own-secret", "another-secret-that-signs-tokens", "chan
 """Examples from the documentation, which is public."""
 
 
-def judge(settings: Settings, *, live_events: bool) -> list[Finding]:
+def findings(settings: Settings, *, live_events: bool) -> list[Finding]:
     """Check the admin key and the secret that signs tokens."""
     found = list[Finding]()
     key, secret = settings.admin_key, settings.secret

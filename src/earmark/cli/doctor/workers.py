@@ -43,7 +43,7 @@ COUNTS = frozenset(
 """The rules of `earmark verify` whose violations a recount corrects."""
 
 
-async def judge(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator[Finding]:
+async def findings(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator[Finding]:
     """Run all checks, in an order in which one finding explains the next."""
     for finding in beats(await store.beats.read(limit=BEATS_MAX), seconds=alive_seconds(settings.heartbeat_seconds)):
         yield await _forget(store, settings) if fix and finding.fixable else finding
@@ -58,7 +58,7 @@ async def judge(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator
 def beats(roll: Roll, *, seconds: float) -> Iterator[Finding]:
     """Whether each role has a running worker, and whether its rounds succeed."""
     alive = [beat for beat in roll.beats if roll.now - beat.beat_at <= timedelta(seconds=seconds)]
-    gone = [beat for beat in roll.beats if beat not in alive]
+    silent = [beat for beat in roll.beats if beat not in alive]
     if missing := [role for role in ROLES if role not in {beat.role for beat in alive}]:
         said = f"No {_listed(missing)} is running."
         yield problem("workers", said, "Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.")
@@ -69,9 +69,9 @@ def beats(roll: Roll, *, seconds: float) -> Iterator[Finding]:
             yield problem("workers", f"The {beat.role} on {beat.host} fails{since}: {beat.code}{why}.", FAILS_ADVICE)
     if old := sorted({f"{beat.version} on {beat.host}" for beat in alive if beat.version != __version__}):
         yield note("workers", f"Workers of other versions than {__version__} are running: {', '.join(old)}.")
-    if gone:
+    if silent:
         yield note(
-            "workers", f"No heartbeat any more from: {_names(gone)}.", "They were killed, or hang.", fixable=True
+            "workers", f"No heartbeat any more from: {_names(silent)}.", "They were killed, or hang.", fixable=True
         )
     if not missing:
         yield ok("workers", f"Running: {_names(alive)}.")

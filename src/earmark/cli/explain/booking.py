@@ -93,12 +93,12 @@ DESCRIBED: Mapping[str, Callable[[Entry | responses.Entry, str], str]] = {
 
 
 def _happened(entry: Entry | responses.Entry, currency: str) -> str:
-    said = [DESCRIBED[entry.verb](entry, currency)] if entry.verb in DESCRIBED else []
+    text = [DESCRIBED[entry.verb](entry, currency)] if entry.verb in DESCRIBED else []
     if money := entry.facts.get("payment"):
-        said.append(_money(money, currency))
+        text.append(_money(money, currency))
     if entry.reason:
-        said.append(entry.reason)
-    return f"{'; '.join(said) or entry.verb}  [{entry.actor}]"
+        text.append(entry.reason)
+    return f"{'; '.join(text) or entry.verb}  [{entry.actor}]"
 
 
 def _changed(entry: Entry | responses.Entry) -> Iterator[tuple[str, str, str]]:
@@ -120,16 +120,16 @@ def _field(name: str, value: Any) -> str:
 
 
 def _money(money: dict[str, Any], currency: str) -> str:
-    said = f"payment {_short(money.get('id'))}"
+    text = f"payment {_short(money.get('id'))}"
     if "to" in money:
-        said += f" {money['from']} → {money['to']}" if money["from"] != money["to"] else f" stays {money['to']}"
+        text += f" {money['from']} → {money['to']}" if money["from"] != money["to"] else f" stays {money['to']}"
     if owed := money.get("owed", money.get("refund")):
-        said += f", {spelled(owed, currency)} owed back"
+        text += f", {spelled(owed, currency)} owed back"
     if money.get("fee"):
-        said += f", {spelled(money['fee'], currency)} kept ({money.get('reason')})"
+        text += f", {spelled(money['fee'], currency)} kept ({money.get('reason')})"
     if "refunded" in money:
-        said += f", {spelled(money['refunded'], currency)} went back"
-    return said
+        text += f", {spelled(money['refunded'], currency)} went back"
+    return text
 
 
 def _lines_of(facts: dict[str, Any]) -> str:
@@ -138,25 +138,25 @@ def _lines_of(facts: dict[str, Any]) -> str:
 
 
 def _paid(payment: Payment) -> str:
-    said = f"payment {payment.id} at {payment.gateway}"
+    text = f"payment {payment.id} at {payment.gateway}"
     if payment.gateway_id:
-        said += f" ({payment.gateway_id})"
-    said += f": {payment.state.value}, {spelled(payment.amount, payment.currency)}"
+        text += f" ({payment.gateway_id})"
+    text += f": {payment.state.value}, {spelled(payment.amount, payment.currency)}"
     if payment.captured:
-        said += f", {spelled(payment.captured, payment.currency)} taken"
+        text += f", {spelled(payment.captured, payment.currency)} taken"
     if payment.processed_at:
-        said += f", processed {moment(payment.processed_at)}"
+        text += f", processed {moment(payment.processed_at)}"
     if payment.code:
-        said += f", {payment.code}"
-    return said
+        text += f", {payment.code}"
+    return text
 
 
 def _went_back(refund: Refund, currency: str) -> str:
-    word = {RefundState.PENDING: "is on its way", RefundState.DONE: "went back", RefundState.REFUSED: "was REFUSED"}
-    said = f"{spelled(refund.amount, currency)} {word[refund.state]}"
+    verb = {RefundState.PENDING: "is on its way", RefundState.DONE: "went back", RefundState.REFUSED: "was REFUSED"}
+    text = f"{spelled(refund.amount, currency)} {verb[refund.state]}"
     if refund.processed_at:
-        said += f", processed {moment(refund.processed_at)}"
-    return said + "".join(f", {fact}" for fact in (refund.gateway_id, refund.reason, refund.code) if fact)
+        text += f", processed {moment(refund.processed_at)}"
+    return text + "".join(f", {fact}" for fact in (refund.gateway_id, refund.reason, refund.code) if fact)
 
 
 def _sums(payment: Payment) -> Iterator[str]:

@@ -84,8 +84,8 @@ async def read_seat(
 ) -> ServiceSeatExplanation:
     """Read a seat and its booking, and search the event's bookings for those that list the seat."""
     seat = await client.seat(event_id, seat_id)
-    said = await client.explain(event_id, seat_id)
-    owner = await read(client, BookingId(UUID(said.booking_id)), key=key) if said.booking_id else None
+    explanation = await client.explain(event_id, seat_id)
+    owner = await read(client, BookingId(UUID(explanation.booking_id)), key=key) if explanation.booking_id else None
     had, count = [], 0
     async for booking in client.bookings(event_id=event_id):
         count += 1
@@ -100,7 +100,13 @@ async def read_seat(
     }
     left_out = [*(owner.left_out if owner else ()), *(part for part, applies in parts.items() if applies)]
     return ServiceSeatExplanation(
-        service=redact(client.url), event_id=event_id, seat=seat, why=said.why, owner=owner, had=had, left_out=left_out
+        service=redact(client.url),
+        event_id=event_id,
+        seat=seat,
+        why=explanation.why,
+        owner=owner,
+        had=had,
+        left_out=left_out,
     )
 
 
