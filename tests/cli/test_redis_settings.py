@@ -76,8 +76,8 @@ async def test_two_addresses_share_the_events_and_the_locks_work(
                 console = await operator.get("/v1/ops")
                 assert console.status_code == 200, console.text
                 assert console.json()["locks"]["up"] is True
-                [watchman] = [worker for worker in opened.workers if worker.name == "lock_monitor"]
-                await watchman.act()
+                [monitor] = [worker for worker in opened.workers if worker.name == "lock_monitor"]
+                await monitor.act()
                 broken = await operator.delete("/v1/locks/invoice:42")
                 assert broken.status_code == 200, broken.text
     assert not [record for record in caplog.records if record.exc_info]

@@ -35,7 +35,7 @@ def redis() -> Iterator[Valkey]:
     try:
         server = start_valkey()
     except ServerUnavailable as reason:
-        skip_summary.missing("NEWS OVER REDIS IS NOT TESTED", reason)
+        skip_summary.missing("NOTIFICATIONS OVER REDIS ARE NOT TESTED", reason)
     with server:
         yield server
 

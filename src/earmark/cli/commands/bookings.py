@@ -29,7 +29,7 @@ NOT_DECIDED = 3
 """The exit code while a payment is not decided: neither a sale nor a refusal."""
 
 
-Service = Annotated[str | None, Parameter(help="A service, as the bearer of the key in EARMARK_KEY. Else EARMARK_URL.")]
+Service = Annotated[str | None, Parameter(help="The URL of a service; EARMARK_KEY is the key. Else EARMARK_URL.")]
 
 
 @Parameter(name="*")
@@ -41,7 +41,9 @@ class Where:
     database: Annotated[str | None, Parameter(help="A database, without a service. Else EARMARK_DATABASE_URL.")] = None
     test: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Test events of the database; a service knows by the key."),
+        Parameter(
+            negative="", show_default=False, help="Use the database's test events; for a service, the key decides."
+        ),
     ] = False
     as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="JSON on stdout.")] = False
 
@@ -66,7 +68,7 @@ def create(
     event_id: Event,
     /,
     *,
-    name: Annotated[str, Parameter(help="What people call it.")],
+    name: Annotated[str, Parameter(help="The event's name.")],
     currency: Annotated[str, Parameter(help="ISO 4217, such as EUR.")],
     seat: Annotated[
         tuple[str, ...],
@@ -87,7 +89,7 @@ def create(
             negative="", show_default=False, help="A pool, its capacity and price: GA=100:2500. May be repeated."
         ),
     ] = (),
-    per_buyer_max: Annotated[int | None, Parameter(help="How much one buyer may have.")] = None,
+    per_buyer_max: Annotated[int | None, Parameter(help="How many seats and units one buyer may have.")] = None,
     key: Key = None,
     where: Where = HERE,
 ) -> None:
@@ -139,11 +141,13 @@ def hold(
     *,
     buyer: Annotated[str, Parameter(help="The buyer it is held for, by the shop's own id.")],
     best: Annotated[
-        int | None, Parameter(help="So many of the best seats that are free, instead of naming them.")
+        int | None, Parameter(help="How many seats: the best that are free, instead of named ones.")
     ] = None,
     together: Annotated[bool, Parameter(negative="", help="The best seats side by side, or none at all.")] = False,
     pool: Units = (),
-    ttl_seconds: Annotated[int | None, Parameter(help="For how long. Else as the event, or the service, says.")] = None,
+    ttl_seconds: Annotated[
+        int | None, Parameter(help="How long to hold. Else the default of the event or service.")
+    ] = None,
     key: Key = None,
     where: Where = HERE,
 ) -> None:
@@ -176,7 +180,7 @@ def extend(
     booking_id: Booking,
     /,
     *,
-    seconds: Annotated[int, Parameter(help="How much longer.")] = 120,
+    seconds: Annotated[int, Parameter(help="How many seconds more.")] = 120,
     key: Key = None,
     where: Where = HERE,
 ) -> None:
@@ -189,9 +193,10 @@ def pay(
     /,
     *,
     method: Annotated[
-        str | None, Parameter(help="A token of the gateway's own, never a card number; needed unless the total is 0.")
+        str | None,
+        Parameter(help="A payment method of the gateway, never a card number; needed unless the total is 0."),
     ] = None,
-    gateway: Annotated[str | None, Parameter(help="Which one, where there are several.")] = None,
+    gateway: Annotated[str | None, Parameter(help="Which gateway, where there are several.")] = None,
     key: Key = None,
     where: Where = HERE,
 ) -> int:

@@ -94,10 +94,10 @@ def verify(
         int, Parameter(validator=Number(gte=1, lte=10_000), help="How many rows to name per broken rule, at most.")
     ] = 20,
     books: Annotated[
-        bool, Parameter(negative="", help="Compare our payments with the books of every gateway that is set up, too.")
+        bool, Parameter(negative="", help="Also compare our payments with the records of every gateway.")
     ] = False,
     days: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=3650), help="How many days of its books to compare.")
+        int, Parameter(validator=Number(gte=1, lte=3650), help="How many days of records to compare.")
     ] = 30,
 ) -> int:
     """Check the promises on a live database, without changing it.

@@ -30,7 +30,7 @@ def run(
     prefix: Annotated[str, Parameter(help="What the names of the locks begin with in Redis.")] = "earmark",
     wait: Annotated[
         float | None,
-        Parameter(validator=Number(gte=0), help="Seconds to wait in line. Else EARMARK_LOCK_WAIT_SECONDS."),
+        Parameter(validator=Number(gte=0), help="Seconds to wait for it. Else EARMARK_LOCK_WAIT_SECONDS."),
     ] = None,
     ttl: Annotated[
         float | None,
