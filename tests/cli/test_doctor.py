@@ -336,8 +336,8 @@ def test_what_a_recount_sets_right_are_rules_of_verify() -> None:
 @pytest.mark.parametrize(
     "live, level, said",
     [
-        (True, Level.PROBLEM, "Payments need an operator: 1 at sandbox."),
-        (False, Level.NOTE, "Test payments need an operator: 1 at sandbox."),
+        (True, Level.PROBLEM, "Payments need review: 1 at sandbox."),
+        (False, Level.NOTE, "Test payments need review: 1 at sandbox."),
     ],
 )
 async def test_a_payment_that_needs_attention_is_ill(file_url: str, *, live: bool, level: Level, said: str) -> None:

@@ -40,7 +40,7 @@ COMMANDS = {
     "tidy:tidy": "Delete old records now, as the janitor does by itself.",
     "settings:config": "Show every setting, and where it came from.",
     "explain:explain": "Explain a booking from its journal, or who has a seat and why.",
-    "payments:payments": "List payments that need an operator, and settle one by hand.",
+    "payments:payments": "List payments that need review, and settle one by hand.",
     "accounts:accounts": "Manage accounts that buyers pay from: credit and gift cards.",
     "api_keys:keys": "Manage the shop's API keys and their scopes.",
     "webhooks:webhooks": "Show the state of webhooks, and send failed deliveries again.",

@@ -36,9 +36,7 @@ def _is_note(_: object, note: str) -> None:
         raise ValueError(f"A note has from 1 to {NOTE_LENGTH_MAX} characters.")
 
 
-payments = App(
-    name="payments", help="List payments that need an operator, and settle one by hand.", help_format="markdown"
-)
+payments = App(name="payments", help="List payments that need review, and settle one by hand.", help_format="markdown")
 
 
 @payments.command

@@ -141,14 +141,14 @@ async def money(store: Store) -> AsyncIterator[Finding]:
     test = await store.watch_money(limit=MONEY_MAX, live=False)
     found = [*_flagged(live, problem, "Payments"), *_flagged(test, note, "Test payments")]
     found += [*_open_long(live, "payment", LIVE_ADVICE), *_open_long(test, "test payment", TEST_ADVICE)]
-    for finding in found or [ok("money", "No payment needs an operator.")]:
+    for finding in found or [ok("money", "No payment needs review.")]:
         yield finding
 
 
 def _flagged(watch: MoneyWatch, level: Callable[[str, str, str], Finding], what: str) -> Iterator[Finding]:
     if watch.attention:
         counts_ = ", ".join(f"{count} at {gateway}" for gateway, count in sorted(watch.attention.items()))
-        yield level("money", f"{what} need an operator: {counts_}.", "See `earmark payments attention`.")
+        yield level("money", f"{what} need review: {counts_}.", "See `earmark payments attention`.")
 
 
 def _open_long(watch: MoneyWatch, what: str, advice: str) -> Iterator[Finding]:
