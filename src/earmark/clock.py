@@ -1,8 +1,8 @@
 """Where time comes from.
 
-PostgreSQL keeps its own clock, and only that one judges expiry there: it takes just the `offset`
-from here, which is zero in production and is the tests' handle on time. SQLite and memory live in
-one process and ask `now()`.
+PostgreSQL keeps its own clock, and only that one decides expiry there: it takes just the `offset`
+from here, which is zero in production and moved by tests. SQLite and the memory store run in one
+process and call `now()`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ class SystemClock:
     offset = timedelta(0)
 
     now = staticmethod(partial(datetime.now, UTC))
-    """This moment."""
+    """The current time."""
 
 
 class MovableClock(SystemClock):
-    """A clock that a test can push forward: real time plus an offset."""
+    """A clock that a test can move forward: real time plus an offset."""
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass at once."""
+        """Move the clock forward by `seconds`."""
         self.offset += timedelta(seconds=seconds)
 
     def now(self) -> datetime:
-        """This moment, as far as the test is concerned."""
+        """The current time plus what the test has advanced."""
         return super().now() + self.offset

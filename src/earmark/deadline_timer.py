@@ -56,7 +56,7 @@ class DeadlineTimer(Generic[W]):
             return
         waits.append(wait)
         if len(waits) >= self._tidy_at:
-            # A long wait at the head keeps those behind it, which may be over since long.
+            # A long wait at the head keeps those behind it in the queue, which may have ended long ago.
             self._waits = waits = deque(one for one in waits if not one.is_over)
             self._tidy_at = max(TIDY_MIN, 2 * len(waits))
         if self._timer is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def earmark_clock() -> MovableClock:
-    """Time as `earmark` and its gateway see it: `advance(seconds)` lets it pass."""
+    """The clock of `earmark` and its gateway: `advance(seconds)` moves it forward."""
     from earmark.clock import MovableClock
 
     return MovableClock()
@@ -28,7 +28,7 @@ def earmark_clock() -> MovableClock:
 
 @pytest.fixture
 def earmark_gateway(earmark_clock: MovableClock) -> SandboxGateway:
-    """The gateway that `earmark` is paid through: script what it does at `earmark_gateway.sandbox`."""
+    """The sandbox gateway that `earmark` is paid through: script what it does at `earmark_gateway.sandbox`."""
     from earmark.sandbox.gateway import SandboxGateway
     from earmark.sandbox.sandbox import Sandbox
 
@@ -37,7 +37,7 @@ def earmark_gateway(earmark_clock: MovableClock) -> SandboxGateway:
 
 @pytest.fixture
 def earmark(earmark_clock: MovableClock, earmark_gateway: SandboxGateway) -> Earmark:
-    """A whole Earmark over SQLite in memory, for test events: empty, and gone after the test."""
+    """A whole Earmark in memory, for test events: empty for each test, and discarded after it."""
     from earmark.engine.engine import Engine
     from earmark.library import Earmark
     from earmark.store.sqlite.memory import MemoryStore

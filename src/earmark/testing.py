@@ -1,4 +1,4 @@
-"""For the tests of your own shop: an Earmark over SQLite in memory, and a clock that a test moves.
+"""For the tests of your own shop: an Earmark in memory, and a clock to move forward.
 
 clock = MovableClock()
 async with open_in_memory(clock=clock) as earmark:

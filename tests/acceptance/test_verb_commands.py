@@ -95,7 +95,7 @@ def test_a_refusal_is_one_line_that_says_what_to_do(run: Callable[..., tuple[int
         (("hold", play, "--buyer", "bob"), "seats, pools, or both"),
         (("hold", play, "--buyer", "bob", "--pool", "GA"), "NAME=NUMBER"),
         (("event", "create", "x", "--name", "X", "--currency", "EUR", "--pool", "GA=5"), "NAME=CAPACITY:PRICE"),
-        (("cancel", "b", "--refund", "half"), "'half' is no whole number"),
+        (("cancel", "b", "--refund", "half"), "'half' is not a whole number"),
     ):
         code, out, err = run(*command)
         assert (code, out, err.count("\n")) == (1, "", 1), err

@@ -72,12 +72,12 @@ def _house(store: Store, ids: Uuid7Ids, clock: MovableClock, authenticator: Auth
         metrics=metrics,
         clock=clock,
         guests=True,
-        seat_map_cache=SeatMapCache(engine, clock=clock, word=render_map),
+        seat_map_cache=SeatMapCache(engine, clock=clock, render=render_map),
         payments=PaymentService(engine, open_sandbox(clock)),
         targets=Targets(private=True, resolve=_nowhere),
         # A stream ends soon, so that tests of every call come to an end.
         hub=StreamHub(
-            store, clock=clock, brush=SeatMapRenderer(), feed=EntryFeed(), life_seconds_max=0.0, tick_seconds=0.02
+            store, clock=clock, renderer=SeatMapRenderer(), feed=EntryFeed(), life_seconds_max=0.0, tick_seconds=0.02
         ),
     )
 

@@ -232,14 +232,14 @@ async def open_world(folder: Path) -> AsyncIterator[World]:
         open_sandbox(clock)
         | {"balance": BalanceGateway(store.accounts, codes=AccountCodes(["0123456789abcdef0123456789ABCDEF"]))},
     )
-    hub = StreamHub(store, clock=clock, brush=SeatMapRenderer(), feed=EntryFeed())
+    hub = StreamHub(store, clock=clock, renderer=SeatMapRenderer(), feed=EntryFeed())
     services = Services(
         engine=engine,
         authenticator=Authenticator(admin_key=ADMIN, keys=store.keys, timer=ticks),
         metrics=Metrics(version="matrix"),
         clock=clock,
         guests=True,
-        seat_map_cache=SeatMapCache(engine, clock=clock, word=render_map),
+        seat_map_cache=SeatMapCache(engine, clock=clock, render=render_map),
         payments=payments,
         targets=Targets(private=True, resolve=_nowhere),
         hub=hub,

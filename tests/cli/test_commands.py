@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from earmark.cli import main
+from earmark.cli.main import COMMANDS, app
 from earmark.store.migrations import migrations, parse
 
 if TYPE_CHECKING:
@@ -33,6 +34,25 @@ def earmark(
 
     yield run
     structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ()])
+def test_the_help_page_has_one_line_for_each_command(
+    earmark: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...]
+) -> None:
+    """In the order of the table, and short enough for a terminal of 80 columns."""
+    _, out, _ = earmark(*arguments)
+    rows = [line.strip("│ ").split("  ", 1) for line in out.splitlines() if line.startswith("│")]
+    wanted = [[command.partition(":")[2].replace("_", "-"), line] for command, line in COMMANDS.items()]
+    assert [[name, line.strip()] for name, line in rows][: len(wanted)] == wanted
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_begins_with_its_line_on_the_help_page(command: str) -> None:
+    """The page is printed without importing the commands, so its lines are written twice."""
+    named = app[command.partition(":")[2].replace("_", "-")]
+    text = named.help or (named.default_command.__doc__ if named.default_command else None) or ""
+    assert text.partition("\n")[0] == COMMANDS[command]
 
 
 @pytest.mark.parametrize(

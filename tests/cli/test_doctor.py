@@ -1,4 +1,4 @@
-"""The doctor: each check on an ill state that was made for real, and on a healthy one."""
+"""The doctor: each check on a faulty state that was made for real, and on a healthy one."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def name_of(url: str) -> str:
 
 
 async def test_everything_is_well_where_everything_runs(durable_postgres: Postgres) -> None:
-    """A durable database, a Redis that keeps and evicts nothing, and all workers running: not one thing is ill.
+    """A durable database, a Redis that keeps and evicts nothing, and all workers running: no problem is found.
 
     That the database has no standby is worth a note.
     """
@@ -163,7 +163,7 @@ async def test_an_unusable_database_is_reported(url: str) -> None:
     """And no further query is made."""
     found = await findings(url)
     assert found.keys() == {"database"}
-    assert levels(found["database"]) == ["ill"]
+    assert levels(found["database"]) == ["problem"]
 
 
 async def test_a_password_is_not_shown(unused_tcp_port: int) -> None:
@@ -176,12 +176,12 @@ async def test_a_password_is_not_shown(unused_tcp_port: int) -> None:
 async def test_an_old_and_a_new_schema_are_distinguished(unguarded_postgres_url: str, own_sql: Any) -> None:
     """The one wants migrating, the other another program."""
     (old,) = (await findings(unguarded_postgres_url))["schema"]
-    assert (old.level, old.advice) == (Level.ILL, "Run `earmark migrate`.")
+    assert (old.level, old.advice) == (Level.PROBLEM, "Run `earmark migrate`.")
     await databases.migrate(unguarded_postgres_url)
     own_sql("INSERT INTO earmark_migrations (number, name, checksum) VALUES (9999, 'tomorrow', 'x')")
     found = await findings(unguarded_postgres_url)
     (new,) = found["schema"]
-    assert (new.level, new.advice) == (Level.ILL, "Upgrade Earmark on this machine.")
+    assert (new.level, new.advice) == (Level.PROBLEM, "Upgrade Earmark on this machine.")
     assert "workers" not in found
 
 
@@ -199,9 +199,9 @@ async def test_another_isolation_and_commits_that_do_not_wait_are_ill(own_url: s
     own_sql(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
     own_sql(f"ALTER DATABASE {name} SET synchronous_commit = off")
     found = await findings(own_url)
-    assert levels(found["isolation"]) == ["ill"]
+    assert levels(found["isolation"]) == ["problem"]
     assert "SERIALIZABLE" in found["isolation"][0].said
-    assert levels(found["durability"]) == ["ill"]
+    assert levels(found["durability"]) == ["problem"]
     assert "fsync = off, synchronous_commit = off" in found["durability"][0].said
 
 
@@ -211,11 +211,11 @@ async def test_clocks_that_disagree_are_ill(postgres_url: str) -> None:
     assert levels((await findings(postgres_url, clock=clock))["clock"]) == ["ok"]
     clock.advance(3600)
     (found,) = (await findings(postgres_url, clock=clock))["clock"]
-    assert found.level is Level.ILL
+    assert found.level is Level.PROBLEM
     assert "behind this machine's" in found.said
     with valkey() as redis:
-        told = await of_redis.judge(redis.url, clock=clock, patience_seconds=60)
-    assert any(one.level is Level.ILL and "behind" in one.said for one in told)
+        told = await of_redis.findings(redis.url, clock=clock, patience_seconds=60)
+    assert any(one.level is Level.PROBLEM and "behind" in one.said for one in told)
 
 
 async def test_a_pooler_that_the_url_does_not_name_is_found(own_url: str) -> None:
@@ -229,16 +229,16 @@ async def test_a_pooler_that_the_url_does_not_name_is_found(own_url: str) -> Non
         unavailable(reason)
     with pgbouncer:
         found = await findings(pgbouncer.url)
-        assert levels(found["pooler"]) == ["ill"]
+        assert levels(found["pooler"]) == ["problem"]
         assert levels(found["promises"]) == ["ok"]
         assert levels((await findings(pgbouncer.to(own_url)))["pooler"]) == ["ok"]
 
 
 async def test_workers_that_are_missing_failing_or_ended_are_distinguished(file_url: str, store: Store) -> None:
-    """Missing and failing is ill; ended ones are noted, and removed where that is requested."""
+    """Missing and failing is a problem; ended ones are noted, and removed where that is requested."""
     (none,) = (await findings(file_url))["workers"]
     assert (none.level, none.said) == (
-        Level.ILL,
+        Level.PROBLEM,
         "No sweeper, reconciler, relay, webhook_dispatcher or janitor is running.",
     )
     past = MovableClock()
@@ -251,11 +251,11 @@ async def test_workers_that_are_missing_failing_or_ended_are_distinguished(file_
     pulses = [HeartbeatReport(role=role, outcome="internal" if role == "relay" else "ok") for role in ROLES]
     await store.heartbeats.write(Process(id=UUID(int=2), host="new", version="0"), pulses)
     found = (await findings(file_url))["workers"]
-    assert levels(found) == ["ill", "note", "note", "ok"]
+    assert levels(found) == ["problem", "note", "note", "ok"]
     assert found[0].said == "The relay on new fails: internal."
     assert "0 on new" in found[1].said
-    assert found[2].said == "Not heard of any more: relay on old."
-    assert levels((await findings(file_url, fix=True))["workers"]) == ["ill", "note", "fixed", "ok"]
+    assert found[2].said == "No heartbeat any more from: relay on old."
+    assert levels((await findings(file_url, fix=True))["workers"]) == ["problem", "note", "fixed", "ok"]
     assert {beat.host for beat in (await store.heartbeats.read(limit=10)).heartbeats} == {"new"}
 
 
@@ -273,7 +273,7 @@ async def test_what_workers_left_undone_is_done_where_that_is_requested(file_url
     """Due holds that were not ended and entries that were not numbered; active holds are left alone."""
     await neglect(file_url)
     found = await findings(file_url)
-    assert (levels(found["sweeping"]), levels(found["relaying"])) == (["ill"], ["ill"])
+    assert (levels(found["sweeping"]), levels(found["relaying"])) == (["problem"], ["problem"])
     assert found["sweeping"][0].said.startswith("1 holds are due and not ended, since 8")
     assert found["relaying"][0].said.startswith("3 journal entries have no number")
     mended = await findings(file_url, fix=True)
@@ -302,10 +302,10 @@ async def test_counts_that_drifted_are_corrected_where_that_is_requested(
     else:
         by_hand(url, *wrong)
     (drifted,) = (await findings(url))["counts"]
-    assert drifted.level is Level.ILL
-    assert drifted.said.startswith("2 counts are not what the bookings say: pool GA of play")
+    assert drifted.level is Level.PROBLEM
+    assert drifted.said.startswith("2 counts are not the sum of the bookings: pool GA of play")
     (mended,) = (await findings(url, fix=True))["counts"]
-    assert (mended.level, mended.said) == (Level.FIXED, "2 counts were set to what the bookings say.")
+    assert (mended.level, mended.said) == (Level.FIXED, "2 counts were corrected to the sum of the bookings.")
     assert "counts" not in await findings(url)
 
 
@@ -325,7 +325,7 @@ async def test_a_broken_promise_is_ill_and_is_not_touched(file_url: str) -> None
         "UPDATE seats SET booking_id = NULL WHERE id = 'A2'",
     )
     (broken,) = (await findings(file_url, fix=True))["promises"]
-    assert broken.level is Level.ILL
+    assert broken.level is Level.PROBLEM
     assert "every seat of an active booking points to it" in broken.said
 
 
@@ -339,8 +339,8 @@ def test_what_a_recount_sets_right_are_rules_of_verify() -> None:
 @pytest.mark.parametrize(
     "mode, level, said",
     [
-        (Mode.LIVE, Level.ILL, "Payments need somebody: 1 at sandbox."),
-        (Mode.TEST, Level.NOTE, "Test payments need somebody: 1 at sandbox."),
+        (Mode.LIVE, Level.PROBLEM, "Payments need review: 1 at sandbox."),
+        (Mode.TEST, Level.NOTE, "Test payments need review: 1 at sandbox."),
     ],
 )
 async def test_a_payment_that_needs_attention_is_ill(file_url: str, *, mode: Mode, level: Level, said: str) -> None:
@@ -381,7 +381,7 @@ async def test_a_payment_that_is_open_too_long_is_reported(file_url: str, monkey
     await driver.pay(Pay(**about, gateway="gone", method="pm_card_visa"), within=60)
     await engine.close()
     assert levels((await findings(file_url))["money"]) == ["ok"]
-    monkeypatch.setattr(workers, "OPEN_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "OPEN_PAYMENT_SECONDS", 0.0)
     (found,) = (await findings(file_url))["money"]
     assert found.level is Level.NOTE
     assert found.said.startswith("The oldest open test payment or refund is open for")
@@ -394,33 +394,33 @@ async def test_a_payment_that_is_open_too_long_is_reported(file_url: str, monkey
         ({"admin_key": KEY, "secret": "another-long-secret"}, True, None),
         ({"admin_key": TEST_KEY}, False, None),
         ({"admin_key": TEST_KEY}, True, "is a test key"),
-        ({"admin_key": "ek_live_choose-your-own-secret"}, True, "stands in the documentation"),
+        ({"admin_key": "ek_live_choose-your-own-secret"}, True, "is an example from the documentation"),
         ({"admin_key": KEY, "secret": KEY}, True, "is the admin key"),
     ],
 )
 def test_secrets_that_are_none_are_ill(given: dict[str, str], live_events: bool, said: str | None) -> None:  # noqa: FBT001
     """Too short, published, the same twice, or of the wrong kind."""
-    found = secrets.judge(config.Settings(**given), live_events=live_events)  # type: ignore[arg-type]
-    assert levels(found) == ["ok" if said is None else "ill"]
+    found = secrets.findings(config.Settings(**given), live_events=live_events)  # type: ignore[arg-type]
+    assert levels(found) == ["ok" if said is None else "problem"]
     assert said is None or said in found[0].said
     assert KEY not in str(found)
 
 
 def test_a_key_that_is_not_set_is_noted() -> None:
     """A worker needs none."""
-    assert levels(secrets.judge(config.Settings(), live_events=True)) == ["note"]
+    assert levels(secrets.findings(config.Settings(), live_events=True)) == ["note"]
 
 
 def test_proxies_without_a_setting_are_noted() -> None:
     """Declines by address are not bounded then; where they are not to be, there is nothing to say."""
-    assert levels(proxies.judge(config.Settings())) == ["note"]
+    assert levels(proxies.findings(config.Settings())) == ["note"]
     for said in (config.Settings(trust_proxy=0), config.Settings(trust_proxy=2)):
-        assert levels(proxies.judge(said)) == ["ok"]
-    assert levels(proxies.judge(config.Settings(declines_per_address_max=0))) == ["ok"]
+        assert levels(proxies.findings(said)) == ["ok"]
+    assert levels(proxies.findings(config.Settings(declines_per_address_max=0))) == ["ok"]
 
 
 async def redis_levels(url: str, *, patience_seconds: float = 60.0) -> list[tuple[str, str]]:
-    found = await of_redis.judge(url, clock=SystemClock(), patience_seconds=patience_seconds)
+    found = await of_redis.findings(url, clock=SystemClock(), patience_seconds=patience_seconds)
     return [(one.level.value, one.said.replace(url, "it")) for one in found]
 
 
@@ -428,16 +428,16 @@ async def test_a_redis_that_evicts_or_does_not_persist_is_reported() -> None:
     """Eviction takes locks from their holders; a restart loses them; an answer that comes too late is useless."""
     with valkey("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru", "--save", "") as redis:
         found = await redis_levels(redis.url, patience_seconds=0.0)
-    assert [level for level, _ in found] == ["ok", "ill", "ok", "ill", "note"]
+    assert [level for level, _ in found] == ["ok", "problem", "ok", "problem", "note"]
     assert "takes" in found[1][1]
     assert "evicts keys when it is full (maxmemory-policy allkeys-lru)" in found[3][1]
     assert "keeps nothing on disk" in found[4][1]
 
 
 async def test_a_redis_that_is_gone_or_keeps_its_settings_to_itself(unused_tcp_port: int) -> None:
-    """The one is ill, the other is only noted."""
-    assert [level for level, _ in await redis_levels(f"redis://127.0.0.1:{unused_tcp_port}")] == ["ill"]
-    assert [level for level, _ in await redis_levels("http://127.0.0.1")] == ["ill"]
+    """The one is a problem, the other is only noted."""
+    assert [level for level, _ in await redis_levels(f"redis://127.0.0.1:{unused_tcp_port}")] == ["problem"]
+    assert [level for level, _ in await redis_levels("http://127.0.0.1")] == ["problem"]
     with valkey("--rename-command", "CONFIG", "") as redis:
         found = await redis_levels(redis.url)
     assert [level for level, _ in found] == ["ok", "ok", "ok", "note"]
@@ -452,21 +452,21 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 async def test_the_command_says_what_to_do_and_exits_by_it(
     file_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
-    """As text and as JSON; 1 while something is ill, 0 when nothing is. A slip in a variable is ill too."""
+    """As text and as JSON; 1 while there is a problem, 0 when nothing is. A slip in a variable is a problem too."""
     monkeypatch.setenv("EARMARK_ADMIN_KEY", KEY)
     code, out = await asyncio.to_thread(run, capsys, "--database", file_url)
     assert code == 1
-    assert "  ill  workers     No sweeper, reconciler, relay, webhook_dispatcher or janitor is running.\n" in out
-    assert "→ Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.\n1 thing" not in out
-    assert out.endswith("1 thing is ill.\n")
+    assert "problem  workers     No sweeper, reconciler, relay, webhook_dispatcher or janitor is running.\n" in out
+    assert "→ Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.\n1 problem" not in out
+    assert out.endswith("1 problem found.\n")
     await store.heartbeats.write(
         Process(id=UUID(int=1), host="h", version="1"), [HeartbeatReport(role=role, outcome="ok") for role in ROLES]
     )
     code, out = await asyncio.to_thread(run, capsys, "--database", file_url)
-    assert (code, out.splitlines()[-1]) == (0, "All is well.")
+    assert (code, out.splitlines()[-1]) == (0, "No problem found.")
     monkeypatch.setenv("EARMARK_SWEEP", "off")
     code, out = await asyncio.to_thread(run, capsys, "--database", file_url, "--json")
-    sick = [one for one in json.loads(out) if one["level"] == "ill"]
+    sick = [one for one in json.loads(out) if one["level"] == "problem"]
     assert (code, [one["advice"] for one in sick]) == (1, ["Is EARMARK_EMBEDDED_WORKERS meant?"])
 
 

@@ -113,7 +113,7 @@ async def test_a_named_standby_that_is_absent_is_ill(primary: Postgres, names: s
     """Every commit hangs, and readers notice nothing: the doctor reports it, and does not hang itself."""
     with settings(primary, {"synchronous_standby_names": names}):
         found = await diagnosis(primary)
-    assert found.level is Level.ILL
+    assert found.level is Level.PROBLEM
     assert f"Every commit hangs: it waits for {missing}." in found.said
     assert found.advice is not None
     assert found.advice.startswith("Start the standby.")
@@ -129,7 +129,7 @@ async def test_fixing_waits_for_no_standby(primary: Postgres) -> None:
     assert [one.said for one in found["failover"]][1:] == [
         "--fix changes nothing now: commits wait for a standby that does not answer."
     ]
-    assert levels(found["sweeping"]) == ["ill"]
+    assert levels(found["sweeping"]) == ["problem"]
     assert levels((await findings(url, fix=True))["sweeping"]) == ["fixed"]
 
 
@@ -174,7 +174,7 @@ async def test_commits_that_do_not_wait_for_their_standby_are_ill(
     assert standby.is_ours
     with settings(primary, {"synchronous_standby_names": "b", "synchronous_commit": commit}):
         found = await diagnosis(primary)
-    assert found.level is Level.ILL
+    assert found.level is Level.PROBLEM
     assert f"(synchronous_commit = {commit})" in found.said
     assert found.advice is not None
     assert found.advice.startswith("Set synchronous_commit to on")
@@ -189,7 +189,7 @@ async def test_a_setting_of_the_database_alone_is_seen(primary: Postgres, standb
             found = await diagnosis(primary)
         finally:
             primary.psql("ALTER DATABASE shop RESET synchronous_commit")
-    assert (found.level, "(synchronous_commit = local)" in found.said) == (Level.ILL, True)
+    assert (found.level, "(synchronous_commit = local)" in found.said) == (Level.PROBLEM, True)
 
 
 async def test_a_standby_that_confirms_before_its_disk_has_it_is_noted(primary: Postgres, standby: Postgres) -> None:
@@ -216,7 +216,7 @@ async def test_one_synchronous_standby_of_two_is_ill(primary: Postgres, standby:
     assert standby.is_ours
     with settings(primary, {"synchronous_standby_names": "2 (b, gone)"}):
         found = await diagnosis(primary)
-    assert (found.level, "and 1 is connected" in found.said) == (Level.ILL, True)
+    assert (found.level, "and 1 is connected" in found.said) == (Level.PROBLEM, True)
 
 
 async def test_of_several_standbys_the_finding_names_which_may_be_promoted(
@@ -258,7 +258,7 @@ async def test_an_asynchronous_standby_is_ill_and_its_lag_is_shown(primary: Post
         primary.psql("CREATE TABLE lag AS SELECT generate_series(1, 1000) AS n", database="shop")
         found = await diagnosis(primary)
     primary.psql("DROP TABLE lag", database="shop")
-    assert found.level is Level.ILL
+    assert found.level is Level.PROBLEM
     behind = re.search(r"commits wait for no standby, and b is ([\d,]+) bytes behind\.", found.said)
     assert behind is not None
     assert int(behind[1].replace(",", "")) > 20_000
@@ -287,7 +287,7 @@ async def test_a_standby_that_is_connected_and_silent_is_ill(
     url = primary.url("shop")
     async with stuck_commit(primary, standby, url=url), asyncio.timeout(SECONDS_MAX):
         silent, unfixed = (await findings(url, fix=True))["failover"]
-    assert (silent.level, unfixed.level) == (Level.ILL, Level.ILL)
+    assert (silent.level, unfixed.level) == (Level.PROBLEM, Level.PROBLEM)
     assert re.match(
         r"Commits hang: 1 wait for a standby, the oldest for \d+ s; b is [\d,]+ bytes behind\.$", silent.said
     )
@@ -297,14 +297,14 @@ async def test_a_standby_that_is_connected_and_silent_is_ill(
 async def test_a_standby_as_the_database_is_ill(standby: Postgres) -> None:
     """It answers, and refuses every write."""
     found = await diagnosis(standby)
-    assert (found.level, found.said) == (Level.ILL, "This server is a standby: it refuses every write.")
+    assert (found.level, found.said) == (Level.PROBLEM, "This server is a standby: it refuses every write.")
 
 
 async def test_an_address_that_finds_no_primary_is_ill(standby: Postgres) -> None:
     """In the middle of a failover no node takes writes: that is reported in a sentence, and not by a traceback."""
     found = await findings(f"{standby.url('shop')}&target_session_attrs=read-write")
     assert found.keys() == {"database"}
-    assert levels(found["database"]) == ["ill"]
+    assert levels(found["database"]) == ["problem"]
     assert "read-write" in found["database"][0].said
 
 
@@ -313,7 +313,7 @@ async def test_of_several_servers_the_one_that_takes_writes_is_examined(primary:
     async with a_frozen_host() as (frozen, _), asyncio.timeout(SECONDS_MAX):
         found = await findings(address(frozen, standby, primary, database="shop"))
     assert found["failover"][0].said.startswith("A failover may lose acknowledged bookings")
-    assert "ill" not in levels(found["database"])
+    assert "problem" not in levels(found["database"])
 
 
 async def test_where_no_server_takes_writes_one_that_answers_is_examined(standby: Postgres) -> None:
@@ -332,7 +332,7 @@ async def test_a_role_that_may_not_see_the_standbys_gets_the_grant_to_run(
     url = primary.url("shop").replace("earmark@", "seller@")
     (found,) = (await findings(url))["failover"]
     assert (found.level, found.advice) == (
-        Level.ILL,
+        Level.PROBLEM,
         "GRANT pg_read_all_stats to the role in EARMARK_DATABASE_URL.",
     )
     assert "Commits hang" not in found.said

@@ -80,7 +80,9 @@ def an_entry(verb: str, after: str, *, reason: str | None = None, **facts: objec
 def explained(
     booking: Booking, *history: Entry, payments: list[tuple[Payment, list[Refund]]] | None = None
 ) -> list[str]:
-    return list(story.lines(story.Story(now=NOW, booking=booking, history=[*history], payments=payments or [])))
+    return list(
+        story.lines(story.BookingExplanation(now=NOW, booking=booking, history=[*history], payments=payments or []))
+    )
 
 
 def test_a_sale_with_a_decline_a_refund_and_one_seat_less() -> None:
@@ -124,9 +126,9 @@ def test_a_sale_with_a_decline_a_refund_and_one_seat_less() -> None:
     [
         (a_booking(State.HELD), [], "It is held until 2030-01-02 03:14:05"),
         (a_booking(State.HELD, expires_at=NOW), [], "Its time is over"),
-        (a_booking(State.PAYING, paying_until=NOW + timedelta(hours=1)), [], "until 2030-01-02 04:04:05 at the latest"),
-        (a_booking(), [a_payment(PaymentState.NEEDS_ATTENTION)], "Somebody has to look at its money"),
-        (a_booking(), [a_payment(captured=4500, refunding=4500)], "A refund is on its way"),
+        (a_booking(State.PAYING, paying_until=NOW + timedelta(hours=1)), [], "by 2030-01-02 04:04:05 at the latest"),
+        (a_booking(), [a_payment(PaymentState.NEEDS_ATTENTION)], "An operator has to look at its money"),
+        (a_booking(), [a_payment(captured=4500, refunding=4500)], "A refund is under way"),
         (a_booking(State.CANCELLED), [], "It was cancelled. Its seats are free."),
         (a_booking(State.EXPIRED), [], "Its time ran out. Its seats are free."),
     ],
@@ -165,7 +167,7 @@ async def test_the_command_reads_a_database(tmp_path: Path, capsys: pytest.Captu
     assert (await asyncio.to_thread(run, str(ID)))[0] == 1
     code, _, err = await asyncio.to_thread(run, "A1")
     assert code == 1
-    assert "is no booking's id" in err
+    assert "is not a booking's id" in err
 
 
 @pytest.mark.parametrize(

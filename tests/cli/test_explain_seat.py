@@ -55,7 +55,7 @@ async def url(tmp_path: Path) -> str:
 async def test_the_owner_of_a_seat_and_why(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence for each state of a seat; one line for an unknown seat or event."""
     for seat, said in {
-        "A1": "A1 of play is free: nobody has had it yet.",
+        "A1": "A1 of play is free: no booking has had it yet.",
         "A2": "A2 of play is held by cy, since ",
         "A3": "A3 of play is sold to eve, since ",
         "A4": "A4 of play is free: the hold of ann ran out at ",
@@ -74,7 +74,7 @@ async def test_the_owner_of_a_seat_and_why(url: str, capsys: pytest.CaptureFixtu
 async def test_earlier_owners_and_the_history_of_the_present_one(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Line by line, and as rows."""
     _, out, _ = await asyncio.to_thread(run, capsys, url, "play/A2")
-    assert "\nBefore that:\n" in out
+    assert "\nBookings before that:\n" in out
     assert ", for bob: released\n" in out
     assert "held A2 for 45.00 EUR, until " in out
     assert "It is held until " in out

@@ -56,7 +56,7 @@ def test_the_list_names_holder_age_time_left_and_waiters(earmark: Callable[..., 
 
 def test_one_lock_is_shown_with_its_fence_or_as_free(earmark: Callable[..., Answer], locks: Locks) -> None:
     """A script can distinguish a held lock from a free one by the exit code."""
-    assert earmark("show", "invoice:42") == (1, "Nobody holds invoice:42.\n", "")
+    assert earmark("show", "invoice:42") == (1, "invoice:42 is not held.\n", "")
     with locks.lock("invoice:42", ttl=60) as held:
         code, out, _ = earmark("show", "invoice:42")
         assert code == 0
@@ -69,9 +69,9 @@ def test_a_lock_can_be_taken_away(earmark: Callable[..., Answer], locks: Locks) 
     """It is taken away, its holder finds out, and a free lock is reported as free."""
     held = locks.sync.acquire("invoice:42", ttl=60)
     code, out, _ = earmark("break", "invoice:42", "--yes")
-    assert (code, out) == (0, "The lock on invoice:42 was taken away.\n")
+    assert (code, out) == (0, "The lock on invoice:42 was broken.\n")
     assert held.release() is False
-    assert earmark("break", "invoice:42", "--yes")[:2] == (1, "Nobody holds invoice:42.\n")
+    assert earmark("break", "invoice:42", "--yes")[:2] == (1, "invoice:42 is not held.\n")
 
 
 def test_a_lock_is_not_taken_away_by_accident(
@@ -81,7 +81,7 @@ def test_a_lock_is_not_taken_away_by_accident(
     monkeypatch.setattr("earmark.cli.commands.locks.Confirm.ask", lambda *_, **__: False)
     with locks.lock("invoice:42", ttl=60) as held:
         code, out, _ = earmark("break", "invoice:42")
-        assert (code, out) == (1, "Left alone.\n")
+        assert (code, out) == (1, "Not broken.\n")
         held.extend()
 
 

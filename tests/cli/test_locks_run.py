@@ -58,7 +58,7 @@ async def test_the_second_command_is_refused_or_waits(valkey: Valkey, capfd: pyt
         async with locks.lock("job:nightly", ttl=60):
             assert await asyncio.to_thread(run, "job:nightly", "--redis", valkey.url, "--", *SAY, "print('no')") == 75
             out, err = capfd.readouterr()
-            assert (out, err) == ("", "Somebody else has the lock on job:nightly.\n")
+            assert (out, err) == ("", "Another process has the lock on job:nightly.\n")
             waiting = asyncio.create_task(
                 asyncio.to_thread(run, "job:nightly", "--redis", valkey.url, "--wait", "60", "--", *SAY, "print('yes')")
             )
@@ -90,7 +90,7 @@ def test_a_command_that_ends_without_its_lock_reports_it(valkey: Valkey, capfd: 
     assert run(*told) == 75
     out, err = capfd.readouterr()
     assert out == "made\n"
-    assert "The lock on job:nightly was lost: the command went on without it and ended with exit code 0." in err
+    assert "The lock on job:nightly was lost: the command continued without it and ended with exit code 0." in err
 
 
 def test_a_command_that_cannot_run_is_one_line(valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:

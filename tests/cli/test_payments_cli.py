@@ -182,7 +182,7 @@ def test_only_a_payment_that_needs_attention_is_settled(terminal: ShopWithComman
     """One line that says why not, and exit code 1."""
     payment = terminal.sell("A1")
     named = {"sound": str(payment.id), "unknown": "00000000-0000-0000-0000-000000000001", "no id": "pi_1"}[what]
-    said = {"sound": "is captured", "unknown": "There is no payment", "no id": "is no payment's id"}[what]
+    said = {"sound": "is captured", "unknown": "There is no payment", "no id": "is not a payment's id"}[what]
     code, out, err = terminal.run("payments", "settle", named, "--as", "kept", "--note", "x")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert said in err

@@ -76,8 +76,8 @@ async def test_two_addresses_share_the_events_and_the_locks_work(
                 console = await operator.get("/v1/ops")
                 assert console.status_code == 200, console.text
                 assert console.json()["locks"]["up"] is True
-                [watchman] = [worker for worker in opened.workers if worker.name == "watchman"]
-                await watchman.act()
+                [monitor] = [worker for worker in opened.workers if worker.name == "lock_monitor"]
+                await monitor.act()
                 broken = await operator.delete("/v1/locks/invoice:42")
                 assert broken.status_code == 200, broken.text
     assert not [record for record in caplog.records if record.exc_info]
@@ -139,7 +139,7 @@ async def test_the_doctor_looks_at_the_servers_of_the_locks_too(
         return " answers: " in finding.said
 
     assert len([finding for finding in found if answering(finding)]) == 1
-    silent = [finding for finding in found if finding.level is Level.ILL and "does not answer" in finding.said]
+    silent = [finding for finding in found if finding.level is Level.PROBLEM and "does not answer" in finding.said]
     assert len(silent) == 2
     assert all("EARMARK_LOCKS_URL" in (finding.advice or "") for finding in silent)
     in_database = config.Settings(database_url=settings.database_url, locks_url="postgresql://shop@localhost/shop")

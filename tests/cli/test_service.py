@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NAMES = ("EARMARK_DATABASE_URL", "DATABASE_URL", "EARMARK_URL", "EARMARK_KEY", "EARMARK_ADMIN_KEY")
 GATEWAY_IDS = re.compile(r" \(pi_\w+\)|, re_\w+")
-ON_ITS_BEHALF = "\nSo says the service at "
+ON_ITS_BEHALF = "\nSource: the service at "
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ async def test_a_password_in_the_address_is_not_shown(
         # What sends takes a password in an address for credentials, in the place of the key.
         monkeypatch.setattr(client, "_send", inner._send)
         told = await over_http.read(client, BookingId(UUID(held.id)), key=KEY)
-    assert list(over_http.lines(told))[-1].startswith("So says the service at http://ops:")
+    assert list(over_http.lines(told))[-1].startswith("Source: the service at http://ops:")
     assert "hunter2secret" not in "\n".join(over_http.lines(told)) + told.service
     monkeypatch.setenv("EARMARK_KEY", KEY)
     for command in (("explain", held.id), ("verify",)):
@@ -126,7 +126,7 @@ def test_a_hold_past_its_time_is_not_called_expired_before_it_is(
     # The command line opens the file with a clock of its own: only the service has this test's time.
     _, told = both(held.id)
     assert f"{held.id} is due (its time is over): A1 of play" in told
-    assert "the sweeper ends it" in told
+    assert "the sweeper will end it" in told
 
 
 def test_the_service_explains_a_sale_with_a_decline_and_refunds(shop: Client, both: Callable[[str], list[str]]) -> None:
@@ -173,7 +173,7 @@ def test_a_payment_under_way_is_pinned_until_the_same_moment(shop: Client, both:
     shop.pay(held.id, method="pm_card_authenticationRequired")
     database, told = both(held.id)
     last = [line for line in database.splitlines() if line][-1]
-    assert last.startswith("A gateway is being asked; the reconciler sees to it, until ")
+    assert last.startswith("Its payment is under way; the reconciler completes it, by ")
     assert last in told
 
 
@@ -189,7 +189,7 @@ def test_the_service_explains_a_seat_as_the_database_does(
     database, told = both(f"play/{seat}")
     story, _, closing = told.partition(ON_ITS_BEHALF)
     if seat == "A3":
-        assert database == "A3 of play is free: nobody has had it yet.\n"
+        assert database == "A3 of play is free: no booking has had it yet.\n"
         assert story == "A3 of play is free: no booking lists it.\n"
         assert "gave this seat alone back" in closing
     else:
@@ -213,7 +213,7 @@ def test_json_is_what_the_api_answers(
     told["booking"].pop("expires_in")
     booking.pop("expires_in")
     assert (told["booking"], told["history"], told["payments"]) == (booking, history, [])
-    assert told["not_told"] == []
+    assert told["left_out"] == []
 
 
 def test_a_buyers_token_says_that_the_notes_of_the_shop_are_left_out(
@@ -253,9 +253,9 @@ async def test_an_event_with_very_many_bookings_is_read_so_far_and_no_further(sh
         )
         whole = await over_http.read_seat(client, event_id=EventId("play"), seat_id=SeatId("A1"), key=KEY)
     assert [booking.buyer for booking in told.had] == ["ann", "bob"]
-    assert over_http.MORE_BOOKINGS in told.not_told
+    assert over_http.MORE_BOOKINGS in told.left_out
     assert [booking.buyer for booking in whole.had] == ["ann", "bob", "cy"]
-    assert over_http.MORE_BOOKINGS not in whole.not_told
+    assert over_http.MORE_BOOKINGS not in whole.left_out
 
 
 def test_explain_at_a_service_and_at_a_database_is_refused(earmark: Run, tmp_path: Path) -> None:

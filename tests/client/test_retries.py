@@ -96,17 +96,17 @@ async def test_a_read_is_retried_without_a_key(earmark: AsyncClient, script: Scr
 
 def test_without_a_key_nothing_that_changes_is_sent_twice() -> None:
     """The guard itself: a request that has none is given up after its first loss."""
-    bare = http_messages.Ask(method="POST", path="/v1/bookings", content=b"{}")
+    bare = http_messages.ApiRequest(method="POST", path="/v1/bookings", content=b"{}")
     with pytest.raises(Unreachable):
-        http_messages.Patience(bare, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST)
-    keyed = http_messages.post("bookings", said={}, key=None)
-    assert http_messages.Patience(keyed, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST) >= 0
+        http_messages.RetrySchedule(bare, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST)
+    keyed = http_messages.post("bookings", body={}, key=None)
+    assert http_messages.RetrySchedule(keyed, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST) >= 0
 
 
-def patience(*, now: list[float], retries: int = 99, deadline_seconds: float = 30.0) -> http_messages.Patience:
+def patience(*, now: list[float], retries: int = 99, deadline_seconds: float = 30.0) -> http_messages.RetrySchedule:
     """With a clock to push, and chance at its worst."""
-    return http_messages.Patience(
-        http_messages.post("bookings", said={}, key="k"),
+    return http_messages.RetrySchedule(
+        http_messages.post("bookings", body={}, key="k"),
         url="http://shop",
         retries=retries,
         deadline_seconds=deadline_seconds,

@@ -11,7 +11,7 @@ import pytest
 
 from earmark import Delta, Map
 from earmark.client import http_messages
-from earmark.client.event_stream import Follower
+from earmark.client.event_stream import StreamPosition
 from earmark.errors import EventUnknown, Unreachable
 
 from .conftest import problem
@@ -95,13 +95,13 @@ async def test_a_follower_gives_up_after_a_while(earmark: AsyncClient, script: S
 def test_the_retry_time_is_counted_from_the_loss() -> None:
     """A quiet stream is no outage: however long nothing changed, a break is only a break."""
     now = [0.0]
-    follower = Follower("play", url="http://shop", retries=5, deadline_seconds=30, clock=lambda: now[0])
-    follower.hear(SNAPSHOT[0], json.dumps(SNAPSHOT[1]), "7")
+    position = StreamPosition("play", url="http://shop", retries=5, deadline_seconds=30, clock=lambda: now[0])
+    position.read_event(SNAPSHOT[0], json.dumps(SNAPSHOT[1]), "7")
     now[0] = 3600.0
-    assert follower.after_loss(httpx2.ReadError("gone")) >= 0
+    assert position.after_loss(httpx2.ReadError("gone")) >= 0
     now[0] = 3630.0
     with pytest.raises(Unreachable):
-        follower.after_loss(httpx2.ConnectError("gone"))
+        position.after_loss(httpx2.ConnectError("gone"))
 
 
 async def test_a_key_can_be_looked_up(earmark: AsyncClient, script: Script) -> None:

@@ -12,7 +12,7 @@ from earmark.domain.webhook_messages import FACTS_BYTES_MAX, TYPES, body_of
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.sender import SHOWN_BYTES_MAX
 from earmark.webhooks.targets import HTTPS, PORT_MAX, PORT_MIN
-from earmark.workers.webhook_dispatcher import AT_ONCE_MAX, ERRANDS_MAX
+from earmark.workers.webhook_dispatcher import AT_ONCE_MAX, WEBHOOKS_AT_ONCE_MAX
 
 from .pages import outputs, read, section, table
 
@@ -49,5 +49,5 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"its port is {HTTPS} or from {PORT_MIN} to {PORT_MAX}" in PAGE
     prose = " ".join(PAGE.split())
     assert f"At most {AT_ONCE_MAX} messages" in prose
-    assert f"at most {ERRANDS_MAX} webhooks" in prose
+    assert f"at most {WEBHOOKS_AT_ONCE_MAX} webhooks" in prose
     assert f"more than {FACTS_BYTES_MAX // 1024} KB" in prose

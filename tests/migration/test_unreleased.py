@@ -77,7 +77,7 @@ async def test_the_doctor_names_the_way_out_once(empty_url: str) -> None:
     await make_unreleased(empty_url, oldest_code=True)
     findings = [finding async for finding in doctor.examine(config.Settings(database_url=empty_url))]
     (schema,) = (finding for finding in findings if finding.check == "schema")
-    assert (schema.level, schema.said, schema.advice) == ("ill", WAY_OUT, "Start with a new database.")
+    assert (schema.level, schema.said, schema.advice) == ("problem", WAY_OUT, "Start with a new database.")
     assert not [finding for finding in findings if finding.check == "workers"]
 
 

@@ -312,7 +312,7 @@ async def test_a_worker_that_is_gone_is_missed_on_the_page_of_a_server_beside_it
     worker = Process(id=UUID(int=7), host="shop", version="1")
     await store.heartbeats.write(worker, [HeartbeatReport(role=role, outcome="ok") for role in ROLES])
     server = Process(id=UUID(int=8), host="shop", version="1")
-    await store.heartbeats.write(server, [HeartbeatReport(role="watchman", outcome="ok")])
+    await store.heartbeats.write(server, [HeartbeatReport(role="lock_monitor", outcome="ok")])
     assert await silent_roles(services, store) == set(), "the control: all are there"
     clock.advance(seconds=121)
     assert await silent_roles(services, store) == set(ROLES), "killed: it said nothing, and its row is old"
@@ -345,7 +345,7 @@ async def traffic(
             metrics=services.metrics,
             clock=clock,
             guests=True,
-            seat_map_cache=SeatMapCache(engine, clock=clock, word=render_map),
+            seat_map_cache=SeatMapCache(engine, clock=clock, render=render_map),
             payments=PaymentService(engine, gateways),
             locks=locks,
         )

@@ -80,7 +80,7 @@ async def served(url: str, *, seconds: float = SECONDS) -> AsyncIterator[tuple[h
         metrics=Metrics(version="test"),
         clock=SystemClock(),
         guests=True,
-        seat_map_cache=SeatMapCache(engine, clock=SystemClock(), word=render_map),
+        seat_map_cache=SeatMapCache(engine, clock=SystemClock(), render=render_map),
         payments=payments,
         deadline=Deadline(seconds),
         targets=Targets(private=True, resolve=_nowhere),

@@ -24,7 +24,7 @@ FACT_SECONDS_MAX = 30.0
 
 def hub_over(store: Store, *, clock: Clock, feed: EntryFeed, **options: Any) -> StreamHub:
     """As the server makes it."""
-    return StreamHub(store, clock=clock, brush=SeatMapRenderer(), feed=feed, **options)
+    return StreamHub(store, clock=clock, renderer=SeatMapRenderer(), feed=feed, **options)
 
 
 def parse(data: bytes) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def sketch(_: Event, seen: SeatMap) -> RenderedMap:
 
 async def states(cache: SeatMapCache, event_id: str = "play") -> dict[str, Any]:
     shown = await cache.show(EventId(event_id))
-    told: dict[str, Any] = msgspec.json.decode(shown.picture.body)
+    told: dict[str, Any] = msgspec.json.decode(shown.rendered.body)
     return told
 
 
@@ -84,7 +84,7 @@ def reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> Reads:
 @pytest.fixture
 def cache(shop: Earmark, clock: MovableClock) -> SeatMapCache:
     """A cache that is informed of this shop's commits, and otherwise keeps its maps for long."""
-    return SeatMapCache(shop.engine, clock=clock, word=sketch, seconds_max=LONG, look_seconds=LONG)
+    return SeatMapCache(shop.engine, clock=clock, render=sketch, seconds_max=LONG, check_seconds=LONG)
 
 
 class SilentEngine:
@@ -100,7 +100,7 @@ class SilentEngine:
 def uninformed(store: Store, clock: MovableClock, **knobs: Any) -> SeatMapCache:
     """A cache that is informed of no commit."""
     engine: Any = SilentEngine(store)
-    return SeatMapCache(engine, clock=clock, word=sketch, **{"seconds_max": LONG, "look_seconds": LONG, **knobs})
+    return SeatMapCache(engine, clock=clock, render=sketch, **{"seconds_max": LONG, "check_seconds": LONG, **knobs})
 
 
 async def block(shop: Earmark, seat: str) -> None:
@@ -164,7 +164,7 @@ async def test_a_commit_elsewhere_is_found_in_the_outbox(
     shop: Earmark, store: Store, clock: MovableClock, reads: Reads, *, numbered: bool
 ) -> None:
     """Within the time between two checks, whether a relay has numbered it yet or not."""
-    cache = uninformed(store, clock, look_seconds=0.25)
+    cache = uninformed(store, clock, check_seconds=0.25)
     assert (await states(cache))["A1"] == "available"
     await shop.hold("play", buyer="alice", seats=["A1"])
     if numbered:
@@ -179,7 +179,7 @@ async def test_a_relay_changes_nothing_on_the_map(
 ) -> None:
     """Numbers are given to what the map shows already."""
     await shop.hold("play", buyer="alice", seats=["A1"])
-    cache = uninformed(store, clock, look_seconds=0.25)
+    cache = uninformed(store, clock, check_seconds=0.25)
     await states(cache)
     assert len(await drain(store)) == 2
     clock.advance(0.25)
@@ -196,7 +196,7 @@ async def test_where_entries_cannot_be_counted_a_map_is_kept_until_the_next_read
         return dict.fromkeys(ids)
 
     monkeypatch.setattr(shop.engine.store.outbox, "count", count_nothing)
-    cache = uninformed(shop.engine.store, clock, look_seconds=5.0)
+    cache = uninformed(shop.engine.store, clock, check_seconds=5.0)
     await states(cache)
     await states(cache)
     assert reads.count == 1
@@ -211,7 +211,7 @@ async def test_between_two_checks_no_read_queries_the_database(
     """One query for all cached events, however many readers there are and of however many events."""
     await open_play(shop, "opera")
     await drain(store)
-    cache = uninformed(store, clock, look_seconds=5.0)
+    cache = uninformed(store, clock, check_seconds=5.0)
     await states(cache)
     await states(cache, "opera")
     asked: list[list[str]] = []
@@ -274,7 +274,7 @@ async def test_a_map_that_does_not_know_its_end_shows_holds_that_are_over(
 
 async def test_nothing_is_shown_for_longer_than_its_time(shop: Earmark, clock: MovableClock, reads: Reads) -> None:
     """Whatever happened unnoticed, by hand-written SQL say: five seconds, and it is read anew."""
-    cache = SeatMapCache(shop.engine, clock=clock, word=sketch)
+    cache = SeatMapCache(shop.engine, clock=clock, render=sketch)
     await states(cache)
     clock.advance(3)
     await states(cache)
@@ -331,7 +331,7 @@ async def test_a_commit_elsewhere_during_the_read_is_found_by_the_next_check(
 ) -> None:
     """The event's number is read before its map, so nothing can slip between the two."""
     await drain(store)
-    cache = uninformed(store, clock, look_seconds=0.25)
+    cache = uninformed(store, clock, check_seconds=0.25)
     reads.may_go.clear()
     before = asyncio.create_task(states(cache))
     await reads.begun.wait()
@@ -392,7 +392,7 @@ async def test_what_cannot_be_checked_is_not_shown(
     shop: Earmark, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the database silent, it is unknown whether the map is still right."""
-    cache = uninformed(shop.engine.store, clock, look_seconds=0.25)
+    cache = uninformed(shop.engine.store, clock, check_seconds=0.25)
     await states(cache)
     clock.advance(1)
     with monkeypatch.context() as patched:
@@ -420,8 +420,10 @@ async def test_the_cache_is_bounded_and_the_least_used_goes_first(
     """By bytes, not by number: stadiums count for more than studios."""
     for event in ("opera", "film"):
         await open_play(shop, event)
-    size = (await uninformed(shop.engine.store, clock).show(PLAY)).picture.size
-    cache = SeatMapCache(shop.engine, clock=clock, word=sketch, bytes_max=2 * size, seconds_max=LONG, look_seconds=LONG)
+    size = (await uninformed(shop.engine.store, clock).show(PLAY)).rendered.size
+    cache = SeatMapCache(
+        shop.engine, clock=clock, render=sketch, bytes_max=2 * size, seconds_max=LONG, check_seconds=LONG
+    )
     for event in ("play", "opera", "play", "film"):
         await states(cache, event)
     reads.count = 0
@@ -431,7 +433,9 @@ async def test_the_cache_is_bounded_and_the_least_used_goes_first(
     await states(cache, "opera")
     assert reads.count == 1
     assert cache._bytes == 2 * size
-    small = SeatMapCache(shop.engine, clock=clock, word=sketch, bytes_max=size - 1, seconds_max=LONG, look_seconds=LONG)
+    small = SeatMapCache(
+        shop.engine, clock=clock, render=sketch, bytes_max=size - 1, seconds_max=LONG, check_seconds=LONG
+    )
     assert (await states(small))["A1"] == "available"
     assert (len(small._kept), small._bytes) == (0, 0)
 
@@ -446,7 +450,7 @@ async def test_a_large_map_is_rendered_beside_the_loop(shop: Earmark, clock: Mov
         threads.append(threading.current_thread())
         return sketch(event, seen)
 
-    cache = SeatMapCache(shop.engine, clock=clock, word=render)
+    cache = SeatMapCache(shop.engine, clock=clock, render=render)
     await states(cache, "stadium")
     await states(cache, "play")
     assert [thread is threading.main_thread() for thread in threads] == [False, True]
@@ -457,8 +461,8 @@ async def test_a_wrong_map_decides_nothing(shop: Earmark, cache: SeatMapCache) -
     await shop.hold("play", buyer="alice", seats=["A1"])
     shown = await cache.show(PLAY)
     upside_down = {"A1": "available", "A2": "booked"}
-    lie = msgspec.structs.replace(shown.picture, body=msgspec.json.encode(upside_down))
-    cache._keep(msgspec.structs.replace(shown, picture=lie))
+    lie = msgspec.structs.replace(shown.rendered, body=msgspec.json.encode(upside_down))
+    cache._keep(msgspec.structs.replace(shown, rendered=lie))
     assert await states(cache) == upside_down
     with pytest.raises(SeatsTaken):
         await shop.hold("play", buyer="bob", seats=["A1"])
@@ -493,7 +497,7 @@ async def test_another_process_is_seen_within_a_bound(postgres_url: str, shop_ov
     stores = [await PostgresStore.connect(postgres_url, clock=SystemClock()) for _ in range(2)]
     here, there = (shop_over(store) for store in stores)
     await open_play(here)
-    cache = SeatMapCache(here.engine, clock=SystemClock(), word=sketch, seconds_max=LONG)
+    cache = SeatMapCache(here.engine, clock=SystemClock(), render=sketch, seconds_max=LONG)
 
     async def follow(*, until: str) -> str:
         while (now := (await states(cache))["A1"]) != until:  # noqa: ASYNC110 (only the map tells)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from earmark.uuids import Uuid7Ids
 
 
-def news(ids: Uuid7Ids, *sequences: int) -> list[Numbered]:
+def entries(ids: Uuid7Ids, *sequences: int) -> list[Numbered]:
     return [Numbered(sequence=sequence, entry=entry(ids)) for sequence in sequences]
 
 
@@ -26,11 +26,11 @@ async def take(follower: FeedFollower, count: int) -> list[int]:
 async def test_every_follower_gets_everything_in_order(ids: Uuid7Ids) -> None:
     """From the moment they begin."""
     feed = EntryFeed()
-    feed.publish(news(ids, 1))
+    feed.publish(entries(ids, 1))
     async with feed.subscribe() as one:
-        feed.publish(news(ids, 2, 3))
+        feed.publish(entries(ids, 2, 3))
         async with feed.subscribe() as other:
-            feed.publish(news(ids, 4))
+            feed.publish(entries(ids, 4))
             assert await take(one, 3) == [2, 3, 4]
             assert await take(other, 1) == [4]
 
@@ -42,9 +42,9 @@ async def test_a_follower_waits_for_entries(ids: Uuid7Ids) -> None:
         waiting = asyncio.create_task(take(follower, 2))
         await asyncio.sleep(0)
         assert not waiting.done()
-        feed.publish(news(ids, 1))
+        feed.publish(entries(ids, 1))
         feed.publish([])
-        feed.publish(news(ids, 2))
+        feed.publish(entries(ids, 2))
         assert await waiting == [1, 2]
 
 
@@ -52,7 +52,7 @@ async def test_a_slow_follower_loses_the_oldest_and_notices(ids: Uuid7Ids) -> No
     """Memory is bounded and no publisher waits for a follower; the numbers show what to read from the store."""
     feed = EntryFeed()
     async with feed.subscribe(waiting_max=3) as follower:
-        feed.publish(news(ids, *range(1, 8)))
+        feed.publish(entries(ids, *range(1, 8)))
         assert await take(follower, 3) == [5, 6, 7]
 
 
@@ -61,6 +61,6 @@ async def test_a_follower_that_left_gets_nothing(ids: Uuid7Ids) -> None:
     feed = EntryFeed()
     async with feed.subscribe() as follower:
         pass
-    feed.publish(news(ids, 1))
+    feed.publish(entries(ids, 1))
     assert not follower._waiting
     assert not feed._followers

@@ -63,7 +63,7 @@ def services(clock: MovableClock, ids: Uuid7Ids, worded: Words) -> Services:
         metrics=Metrics(version="test"),
         clock=clock,
         guests=True,
-        seat_map_cache=SeatMapCache(engine, clock=clock, word=worded),
+        seat_map_cache=SeatMapCache(engine, clock=clock, render=worded),
         payments=PaymentService(engine, {}),
     )
 

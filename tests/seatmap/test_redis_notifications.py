@@ -34,7 +34,7 @@ def redis() -> Iterator[Valkey]:
     try:
         server = start_valkey()
     except ServerUnavailable as reason:
-        skip_summary.missing("NEWS OVER REDIS IS NOT TESTED", reason)
+        skip_summary.missing("NOTIFICATIONS OVER REDIS ARE NOT TESTED", reason)
     with server:
         yield server
 
@@ -60,13 +60,13 @@ class RecordingListener:
         self.hearing: asyncio.Queue[bool] = asyncio.Queue()
         self.numbers: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
 
-    def promise(self, event_id: EventId, number: int) -> None:
+    def on_number(self, event_id: EventId, number: int) -> None:
         """A number."""
         self.numbers.put_nowait((event_id, number))
 
-    def hear(self, *, hearing: bool) -> None:
+    def on_connection(self, *, connected: bool) -> None:
         """Whether there will be any."""
-        self.hearing.put_nowait(hearing)
+        self.hearing.put_nowait(connected)
 
     async def until(self, *, hearing: bool) -> None:
         """Wait for the fact."""
@@ -92,7 +92,7 @@ async def test_a_number_given_here_moves_a_page_that_another_process_serves(
         page = await open_page(elsewhere)
         await listener.until(hearing=True)
         async with asyncio.timeout(FACT_SECONDS_MAX):
-            while not (elsewhere._hearing and feed.has_followers):  # noqa: ASYNC110 (two facts, without a signal)
+            while not (elsewhere._notified and feed.has_followers):  # noqa: ASYNC110 (two facts, without a signal)
                 await asyncio.sleep(0.01)
         await shop.hold("play", buyer="alice", seats=["A1"])
         feed.publish(await drain(store))
@@ -117,16 +117,16 @@ async def test_without_notifications_entries_are_counted_as_often_as_without_red
 ) -> None:
     """While it receives, it counts rarely; the moment it does not, it counts again."""
     monkeypatch.setattr(streams, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(streams, "HEARING_POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(streams, "NOTIFIED_POLL_SECONDS", 3600.0)
     store = MemoryStore(clock=clock)
     shop = shop_over(store)
     await open_play(shop)
     hub = hub_over(store, clock=clock, feed=EntryFeed())
     page = await open_page(hub)
-    hub.hear(hearing=True)
+    hub.on_connection(connected=True)
     await shop.hold("play", buyer="alice", seats=["A1"])
     await drain(store)
-    hub.hear(hearing=False)
+    hub.on_connection(connected=False)
     await page.until(lambda page: page.states["A1"] == "held")
     await shut(hub)
 

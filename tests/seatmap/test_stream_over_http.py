@@ -49,7 +49,7 @@ async def services(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[Services
         metrics=Metrics(version="test"),
         clock=clock,
         guests=True,
-        seat_map_cache=SeatMapCache(engine, clock=clock, word=render_map),
+        seat_map_cache=SeatMapCache(engine, clock=clock, render=render_map),
         payments=PaymentService(engine, {}),
         hub=hub,
     )
@@ -261,9 +261,9 @@ async def test_a_client_that_reads_nothing_is_disconnected(services: Services, s
     await client.take()
     client.stuck = True
     assert services.hub is not None
-    services.hub.hear(hearing=True)
+    services.hub.on_connection(connected=True)
     for reader in services.hub._readers[next(iter(services.hub._readers))]:
-        reader._beat = True
+        reader._keep_alive = True
         reader.wake()
     await asyncio.wait_for(client.task, timeout=FACT_SECONDS_MAX)
     assert (services.hub.dropped, services.hub.readers) == (1, 0)

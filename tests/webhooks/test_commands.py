@@ -88,7 +88,7 @@ def test_an_operator_sees_what_failed_and_sends_it_again(terminal: Terminal) -> 
     assert terminal.run("replay", own, oldest["id"]) == (0, "To be sent again: 1.\n")
     assert terminal.run("replay", own) == (0, "To be sent again: 1.\n")
     assert terminal.run("replay", own) == (1, "To be sent again: 0.\n")
-    assert terminal.run("deliveries", own, "--state", "failed") == (0, "Nothing.\n")
+    assert terminal.run("deliveries", own, "--state", "failed") == (0, "There are no deliveries.\n")
     assert newest["id"] != oldest["id"]
 
 

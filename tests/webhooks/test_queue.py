@@ -167,11 +167,11 @@ async def test_outcomes_are_kept_and_old_ones_are_not(shop: Earmark, store: Stor
     assert states == [(DeliveryState.DELIVERED, 2, 204, None), pending, pending]
     _, b, c = fresh.deliveries
     due = fresh.now + timedelta(seconds=5)
-    news = [
+    outcomes = [
         outcome(b, DeliveryState.PENDING, status=500, error="HTTP 500", due_at=due),
         outcome(c, DeliveryState.PENDING, sent=False, due_at=fresh.now),
     ]
-    await store.webhooks.record(webhook.id, news, None)
+    await store.webhooks.record(webhook.id, outcomes, None)
     _, b, c = await log(store, webhook)
     assert (b.attempts, b.status, b.error, b.took_ms, b.due_at) == (2, 500, "HTTP 500", 3, due)
     assert (c.attempts, c.due_at, c.first_at) == (1, fresh.now, stale.now)

@@ -150,7 +150,7 @@ async def test_a_worker_that_is_killed_in_mid_delivery_loses_nothing(
         for task in killed._running:
             task.cancel()
         await asyncio.gather(*killed._running, return_exceptions=True)
-        killed._postman.close()
+        killed._sender.close()
         await deliver(heir)
         assert len(endpoint.received) == 1, "the lease is not over"
         clock.advance(killed.lease_seconds + 1)

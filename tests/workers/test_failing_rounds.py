@@ -67,7 +67,7 @@ class Rounds:
     async def run(self, worker: Any) -> HeartbeatRow:
         """The worker's heartbeat after the last round."""
         await asyncio.wait_for(loop.run([worker], self._stop, heartbeat=self.heartbeat), timeout=60)
-        await self.heartbeat._tell()
+        await self.heartbeat._write()
         beats = (await self._store.heartbeats.read(limit=10)).heartbeats
         return next(beat for beat in beats if beat.process_id == self.heartbeat.process.id)
 
@@ -106,7 +106,7 @@ async def test_a_heartbeat_says_why_a_worker_fails_and_since_when(
         name = "flaky"
 
         async def act(self) -> float:
-            await rounds.heartbeat._tell()
+            await rounds.heartbeat._write()
             seen.extend((await store.heartbeats.read(limit=10)).heartbeats)
             if failure := answers.pop(0):
                 raise failure

@@ -69,7 +69,7 @@ async def test_a_process_without_workers_has_a_heartbeat_too(clock: MovableClock
     """A server whose workers are elsewhere."""
     store, stop = MemoryStore(clock=clock), asyncio.Event()
     heartbeat = Heartbeat(store.heartbeats, interval_seconds=0.01)
-    heartbeat.takes("server", outcome="ok")
+    heartbeat.add_role("server", outcome="ok")
     running = asyncio.create_task(loop.run([], stop, heartbeat=heartbeat))
     roll = await heartbeats_when(store, lambda roll: bool(roll.heartbeats))
     assert [(beat.role, beat.outcome) for beat in roll.heartbeats] == [("server", "ok")]

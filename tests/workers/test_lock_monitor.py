@@ -28,11 +28,11 @@ async def test_a_lock_of_another_program_is_counted_while_it_is_held_too_long(re
         held = await theirs.acquire("invoice:42", ttl=60)
         assert await LockMonitor(ours, stuck_seconds=3600, interval_seconds=7).act() == 7
         assert ours.stats.snapshot().stuck == 0
-        watchman = LockMonitor(ours, stuck_seconds=1e-6)
-        await watchman.act()
+        monitor = LockMonitor(ours, stuck_seconds=1e-6)
+        await monitor.act()
         assert ours.stats.snapshot().stuck == 1
         await held.release()
-        await watchman.act()
+        await monitor.act()
         assert ours.stats.snapshot().stuck == 0
 
 

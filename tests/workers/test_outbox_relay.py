@@ -102,8 +102,8 @@ async def test_a_relay_killed_before_it_publishes_loses_nothing(earmark: Earmark
     """The number is in the journal: a follower sees the gap, and reads on from the last one it knows."""
 
     class KilledFeed(EntryFeed):
-        def publish(self, news: Any) -> None:
-            assert news
+        def publish(self, entries: Any) -> None:
+            assert entries
             raise KeyboardInterrupt
 
     feed = EntryFeed()

@@ -102,7 +102,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Opened]:
         if not (settings.embedded_workers and settings.processes == 1):
             await closing.enter_async_context(runtime.reconciling_sandbox())
         await closing.enter_async_context(metrics.shared())
-        runtime.heartbeat.takes("server", outcome="ok")
+        runtime.heartbeat.add_role("server", outcome="ok")
         workers = [*metrics.recorder.watching(runtime.workers), *lock_monitors_for(settings, runtime.locks)]
         yield Opened(services=services, runtime=runtime, workers=workers)
 
@@ -116,7 +116,7 @@ def _services(runtime: Runtime, *, metrics: Metrics, tracing: Tracing | None) ->
         metrics=metrics,
         clock=clock,
         guests=settings.guests,
-        seat_map_cache=SeatMapCache(engine, clock=clock, word=render_map, seconds_max=settings.map_cache_seconds),
+        seat_map_cache=SeatMapCache(engine, clock=clock, render=render_map, seconds_max=settings.map_cache_seconds),
         payments=runtime.payments,
         locks=runtime.locks,
         limits=RateLimits(
@@ -133,7 +133,7 @@ def _services(runtime: Runtime, *, metrics: Metrics, tracing: Tracing | None) ->
         hub=StreamHub(
             engine.store,
             clock=clock,
-            brush=SeatMapRenderer(),
+            renderer=SeatMapRenderer(),
             feed=runtime.feed,
             heartbeat_seconds=settings.stream_heartbeat_seconds,
             stall_seconds=settings.stream_stall_seconds,

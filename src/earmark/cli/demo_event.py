@@ -1,4 +1,4 @@
-"""The demo's theatre: stalls and balcony, standing room, a few seats sold, held and blocked already."""
+"""The event of `earmark demo`: a theatre with stalls, balcony and standing room, some seats already sold or blocked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PER_ROW = 16
 
 
 async def seed(settings: Settings) -> EventId:
-    """Make the theatre, unless it is there from last time."""
+    """Create the event, unless an earlier run has."""
     assert settings.admin_key is not None
     engine = await runtime.open_engine(msgspec.structs.replace(settings, redis_url=None))
     actor = Actor(name="demo", mode=Mode.TEST if settings.admin_key.startswith(TEST_PREFIX) else Mode.LIVE)
@@ -55,8 +55,8 @@ async def _create(engine: Engine, actor: Actor) -> None:
         per_buyer_max=8,
     )
     pools = (Pool(event_id=THEATRE, id=PoolId("standing"), capacity=40, price=1200),)
-    ask = CreateEvent(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=tuple(_seats()), pools=pools)
-    await engine.create(ask)
+    command = CreateEvent(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=tuple(_seats()), pools=pools)
+    await engine.create(command)
 
 
 def _seats() -> Iterator[Seat]:

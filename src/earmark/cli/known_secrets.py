@@ -1,4 +1,4 @@
-"""Tells redaction which values are secrets in this process, so that no command prints them."""
+"""Registers the secret values of this process with redaction, so that no command prints them."""
 
 from __future__ import annotations
 

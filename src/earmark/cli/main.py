@@ -1,4 +1,4 @@
-"""`earmark`: the entry point."""
+"""The entry point of `earmark`: the table of commands, and how errors become one line and an exit code."""
 
 from __future__ import annotations
 
@@ -20,53 +20,66 @@ if TYPE_CHECKING:
 
     from rich.panel import Panel
 
-app = App(
-    name="earmark",
-    version=__version__,
-    help="Set it aside, pay for it, keep it. Never sold twice.\n\nStart with `earmark demo`.",
-    help_format="markdown",
-)
-COMMANDS = (
-    "serve:demo",
-    "serve:serve",
-    "serve:worker",
-    "bookings:event",
-    "bookings:hold",
-    "bookings:show",
-    "bookings:extend",
-    "bookings:pay",
-    "bookings:confirm",
-    "bookings:release",
-    "bookings:cancel",
-    "bookings:refund",
-    "database:migrate",
-    "database:verify",
-    "erase_buyer:erase_buyer",
-    "doctor:doctor",
-    "tidy:tidy",
-    "settings:config",
-    "explain:explain",
-    "payments:payments",
-    "accounts:accounts",
-    "api_keys:keys",
-    "webhooks:webhooks",
-    "sandbox:sandbox",
-    "locks:locks",
-    "openapi:openapi",
-    "race:race",
-    "bench:bench",
-)
-"""In the order in which help lists them. A module is imported when its command is asked for: `--version` needs none."""
-for command in COMMANDS:
-    app.command(f"earmark.cli.commands.{command}")
+COMMANDS = {
+    "serve:demo": "Run a seeded theatre on SQLite, with its page.",
+    "serve:serve": "Serve the API and the page.",
+    "serve:worker": "Run the workers beside several servers.",
+    "bookings:event": "Create, list and show events.",
+    "bookings:hold": "Set seats and pool units aside for a few minutes.",
+    "bookings:show": "Show a booking.",
+    "bookings:extend": "Give a hold more time, within its longest life.",
+    "bookings:pay": "Pay for a hold at a gateway, which makes it a sale.",
+    "bookings:confirm": "Make a hold a sale whose money you have taken yourself.",
+    "bookings:release": "End a hold, and free its seats.",
+    "bookings:cancel": "Undo a sale, or some seats and units of it.",
+    "bookings:refund": "Give money back for a sale, without a change to what was sold.",
+    "database:migrate": "Bring a database up to date, or make a new one ready.",
+    "database:verify": "Check the promises on a live database, without changing it.",
+    "erase_buyer:erase_buyer": "Replace a buyer's name by a random pseudonym, for good.",
+    "doctor:doctor": "Check everything that Earmark depends on.",
+    "tidy:tidy": "Delete old records now, as the janitor does by itself.",
+    "settings:config": "Show every setting, and where it came from.",
+    "explain:explain": "Explain a booking from its journal, or who has a seat and why.",
+    "payments:payments": "List payments that need review, and settle one by hand.",
+    "accounts:accounts": "Manage accounts that buyers pay from: credit and gift cards.",
+    "api_keys:keys": "Manage the shop's API keys and their scopes.",
+    "webhooks:webhooks": "Show the state of webhooks, and send failed deliveries again.",
+    "sandbox:sandbox": "Run a payment gateway that moves no money.",
+    "locks:locks": "Show which locks are held and by which process, and break one.",
+    "openapi:openapi": "Print the OpenAPI document of this version.",
+    "race:race": "Let buyers race for the same seats, and count double sales.",
+    "bench:bench": "Measure on this machine.",
+}
+"""The commands in the order of the help page, each with its line there, which is also the first of its own help."""
+
+
+def build_app(*, with_lines: bool) -> App:
+    """All commands; with `with_lines`, as the help page lists them.
+
+    A command's module is imported when that command runs: `--version` and the help page need none. A line that is given
+    here would replace the whole help of its command, so it is only given for the help page.
+    """
+    built = App(
+        name="earmark",
+        version=__version__,
+        help="Set it aside, pay for it, keep it. Never sold twice.\n\nStart with `earmark demo`.",
+        help_format="markdown",
+    )
+    for place, (command, line) in enumerate(COMMANDS.items()):
+        built.command(f"earmark.cli.commands.{command}", help=line if with_lines else None, sort_key=place)
+    return built
+
+
+app = build_app(with_lines=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. What Earmark refuses is one line on stderr and exit code 1; bad usage is exit code 2."""
-    register_secrets(os.environ, sys.argv if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    register_secrets(os.environ, given)
     configure("warning")
     try:
-        code = app(
+        code = (build_app(with_lines=True) if _is_for_help_page(given) else app)(
             arguments, exit_on_error=False, print_error=True, error_formatter=_wrong_usage, result_action="return_value"
         )
     except CycloptsError:
@@ -74,8 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except EarmarkError as error:
         from earmark.cli.output import advise
 
-        said = redact_setup(str(error)) if isinstance(error, SetupError) else redact(advise(error))
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]earmark:[/] {_escape(said)}")
+        line = redact_setup(str(error)) if isinstance(error, SetupError) else redact(advise(error))
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]earmark:[/] {_escape(line)}")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -85,8 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _is_for_help_page(arguments: Sequence[str]) -> bool:
+    return not arguments or arguments[0] in {"--help", "-h"}
+
+
 def _wrong_usage(wrong: CycloptsError) -> Panel:
-    """What was typed is said back, but for its secrets."""
+    """The error as Cyclopts words it, without secrets that were typed."""
     return CycloptsPanel(redact(str(wrong)))
 
 

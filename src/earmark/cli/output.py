@@ -1,4 +1,4 @@
-"""What the verbs' commands print: values for people or as JSON, and for each refusal what to do about it."""
+"""What the verbs' commands print: values as text or JSON, and advice for each refusal."""
 
 from __future__ import annotations
 
@@ -30,52 +30,52 @@ ADVICE = {
     "unauthorized": "Set EARMARK_KEY to a key of this service.",
     "forbidden": "Use a key with that right.",
     "not_found": "Check the address in --url: is it the service's own?",
-    "event_unknown": "See `earmark event list`; test events and live ones are apart.",
+    "event_unknown": "See `earmark event list`; a test key sees test events only, a live key live ones.",
     "event_exists": "Choose another id, or see `earmark event show`.",
-    "booking_unknown": "Check its id; test bookings and live ones are apart.",
+    "booking_unknown": "Check its id; a test key sees test bookings only, a live key live ones.",
     "seats_taken": "Choose others: `earmark event show` says which are free.",
     "seat_unknown": "See `earmark event show`.",
     "pool_unknown": "See `earmark event show`.",
-    "pool_exhausted": "Ask for fewer.",
-    "limit_exceeded": "Ask for fewer, or let go of others first.",
+    "pool_exhausted": "Request fewer.",
+    "limit_exceeded": "Request fewer, or release other holds first.",
     "booking_expired": "Hold again.",
-    "booking_not_confirmed": "A hold is let go of with `earmark release`.",
-    "extension_refused": "Confirm it, or let it go.",
+    "booking_not_confirmed": "End a hold with `earmark release`.",
+    "extension_refused": "Confirm or release it.",
     "payment_declined": "Pay by another method while the hold lasts.",
     "payment_in_progress": "Wait for it: see `earmark show`.",
     "payment_used": "Every sale has a payment of its own.",
-    "refund_refused": "Ask for less.",
+    "refund_refused": "Refund less.",
     "idempotency_mismatch": "Choose another --idempotency-key for another request.",
     "overloaded": "Try again in a moment.",
     "outcome_unknown": "Look with `earmark show` before you try again.",
 }
 
 
-class House(msgspec.Struct, frozen=True, kw_only=True):
-    """An event and its map."""
+class EventWithMap(msgspec.Struct, frozen=True, kw_only=True):
+    """An event with its map, as `earmark event show` prints it."""
 
     event: Event
     map: Map
 
 
-Told = Booking | Event | House | list[Event]
+Printed = Booking | Event | EventWithMap | list[Event]
 
 
 def advise(error: EarmarkError) -> str:
-    """The refusal and what to do, in one line."""
+    """The refusal and what to do about it, in one line."""
     if isinstance(error, Unreachable):
-        again = f" Ask again with --idempotency-key {error.key}: it has one effect." if error.key else ""
+        again = f" Repeat it with --idempotency-key {error.key}: it has one effect." if error.key else ""
         return f"{error.url} gave no answer ({error.because}). Is the server running there?{again}"
     return " ".join(filter(None, (_worded(error), ADVICE.get(error.code))))
 
 
 def _worded(error: EarmarkError) -> str:
-    """What was refused and the facts of it, as people write them."""
+    """What was refused, with its facts."""
     if isinstance(error, SetupError):
         return error.problem
-    said = (type(error).__doc__ or error.code).partition("\n")[0]
+    text = (type(error).__doc__ or error.code).partition("\n")[0]
     facts = "; ".join(f"{name.replace('_', ' ')}: {_plain(value)}" for name, value in error.facts().items())
-    return f"{said} ({facts})" if facts else said
+    return f"{text} ({facts})" if facts else text
 
 
 def _plain(value: object) -> str:
@@ -90,30 +90,30 @@ def _plain(value: object) -> str:
     return str(value)
 
 
-def show(told: Told, *, as_json: bool) -> None:
-    """On stdout."""
+def show(value: Printed, *, as_json: bool) -> None:
+    """Print to stdout, as text or as JSON."""
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
         return
     out = Console(highlight=False, soft_wrap=True)
-    for line in lines(told):
+    for line in lines(value):
         out.print(line, markup=False)
 
 
-def lines(told: Told) -> Iterator[str]:
-    """For people."""
-    match told:
+def lines(value: Printed) -> Iterator[str]:
+    """The value as lines of text."""
+    match value:
         case Booking():
-            yield from _booking(told)
+            yield from _booking(value)
         case Event():
-            yield f"{told.id}: {told.name}"
-            yield f"  {told.mode}, in {told.currency}"
-        case House():
-            yield from lines(told.event)
-            yield from _map(told.map, told.event.currency)
+            yield f"{value.id}: {value.name}"
+            yield f"  {value.mode}, in {value.currency}"
+        case EventWithMap():
+            yield from lines(value.event)
+            yield from _map(value.map, value.event.currency)
         case _:
-            yield from (f"{event.id}: {event.name}" for event in told)
-            if not told:
+            yield from (f"{event.id}: {event.name}" for event in value)
+            if not value:
                 yield "There are no events."
 
 
@@ -136,9 +136,9 @@ def _booking(booking: Booking) -> Iterator[str]:
         yield f"  money  {back} goes back, {kept} is kept"
 
 
-def is_open(told: Told) -> bool:
-    """Whether it is a payment that is not decided yet."""
-    return isinstance(told, Paid) and told.state is State.PAYING
+def is_open(value: Printed) -> bool:
+    """Whether this is a booking whose payment is not decided yet."""
+    return isinstance(value, Paid) and value.state is State.PAYING
 
 
 def _next(payment: Payment) -> str:

@@ -1,10 +1,10 @@
-"""Earmark somewhere else: the library's verbs over HTTP, for programs that await (`AsyncClient`) and for others.
+"""The library's verbs over HTTP, for programs that await (`AsyncClient`) and for others (`Client`).
 
     async with AsyncClient("https://shop.example", key="ek_live_…") as earmark:
         booking = await earmark.hold("concert", buyer="alice", seats=["A1"])
 
 The arguments, the values and the errors are the library's. Every call that changes something carries an idempotency
-key, so that it can be asked again after a lost answer and has one effect.
+key, so that it can be sent again after a lost response and has one effect.
 """
 
 try:

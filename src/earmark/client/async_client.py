@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 import httpx2
 
 from earmark.client import http_messages
-from earmark.client.event_stream import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, Follower
+from earmark.client.event_stream import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, StreamPosition
 from earmark.schemas import request_fields, responses
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """An Earmark that is served at `url`, as the bearer of `key` sees it: an API key, or a buyer's token.
+    """A client of the Earmark service at `url`; `key` is an API key or a buyer's token.
 
-    One attempt takes `timeout` seconds at most. Where no answer comes, or one that says "not now", the same request is
+    One attempt takes `timeout` seconds at most. When no response comes, or one that says "not now", the same request is
     sent again with the same idempotency key: up to `retries` times, and for `deadline` seconds in all.
     """
 
@@ -56,7 +56,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close all connections to the service."""
         await self._http.aclose()
 
     async def create(
@@ -72,10 +72,10 @@ class AsyncClient:
         **terms: Unpack[EventTerms],
     ) -> responses.Event:
         """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
-        said = request_fields.create(
+        body = request_fields.create(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
         )
-        return await self._send(http_messages.post("events", said=said, key=key), responses.Event)
+        return await self._send(http_messages.post("events", body=body, key=key), responses.Event)
 
     async def change(
         self,
@@ -87,9 +87,9 @@ class AsyncClient:
         **terms: Unpack[EventTermsPatch],
     ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
-        said = request_fields.change(seats=seats, pools=pools, **terms)
+        body = request_fields.change(seats=seats, pools=pools, **terms)
         return await self._send(
-            http_messages.post("events", event_id, said=said, key=key, method="PATCH"), responses.Event
+            http_messages.post("events", event_id, body=body, key=key, method="PATCH"), responses.Event
         )
 
     async def event(self, event_id: str) -> responses.Event:
@@ -128,11 +128,11 @@ class AsyncClient:
 
         Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
         """
-        said = request_fields.hold(event_id, fields)
-        return await self._send(http_messages.post("bookings", said=said, key=key), responses.Booking)
+        body = request_fields.hold(event_id, fields)
+        return await self._send(http_messages.post("bookings", body=body, key=key), responses.Booking)
 
     async def booking(self, booking_id: str | UUID) -> responses.Booking:
-        """A booking as it is. A hold whose time is over reads as expired, whoever meets it first."""
+        """A booking as it is. A hold whose time is over reads as expired, swept or not."""
         return await self._send(http_messages.get("bookings", str(booking_id)), responses.Booking)
 
     async def bookings(
@@ -141,10 +141,10 @@ class AsyncClient:
         """Bookings, oldest first, the expired ones too; read page by page as you go."""
         cursor: str | None = None
         while True:
-            ask = http_messages.get(
+            request = http_messages.get(
                 "bookings", buyer=buyer, event_id=event_id, state=state, cursor=cursor, limit=http_messages.PAGE_SIZE
             )
-            page = await self._send(ask, responses.BookingsPage)
+            page = await self._send(request, responses.BookingsPage)
             for booking in page.bookings:
                 yield booking
             if page.next_cursor is None:
@@ -152,16 +152,16 @@ class AsyncClient:
             cursor = page.next_cursor
 
     async def history(self, booking_id: str | UUID) -> list[responses.Entry]:
-        """All that happened to a booking, oldest first."""
+        """The journal of a booking, oldest entry first."""
         return list(
             (await self._send(http_messages.get("bookings", str(booking_id), "history"), responses.History)).entries
         )
 
     async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """More time, within the longest life of a hold."""
-        said = request_fields.said(seconds=seconds)
+        body = request_fields.said(seconds=seconds)
         return await self._send(
-            http_messages.post("bookings", str(booking_id), "extend", said=said, key=key), responses.Booking
+            http_messages.post("bookings", str(booking_id), "extend", body=body, key=key), responses.Booking
         )
 
     async def pay(
@@ -174,13 +174,13 @@ class AsyncClient:
         return_url: str | None = None,
         key: str | None = None,
     ) -> responses.Paid:
-        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, ask again later.
+        """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, read it again later.
 
         Where there is nothing to pay, no `method` and no gateway is needed.
         """
-        said = request_fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        body = request_fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
         return await self._send(
-            http_messages.post("bookings", str(booking_id), "pay", said=said, key=key), responses.Paid
+            http_messages.post("bookings", str(booking_id), "pay", body=body, key=key), responses.Paid
         )
 
     async def payments(self, booking_id: str | UUID) -> list[responses.ListedPayment]:
@@ -197,16 +197,16 @@ class AsyncClient:
         payment_method: str | None = None,
         key: str | None = None,
     ) -> responses.Booking:
-        """The money was taken elsewhere: the hold becomes a sale."""
-        said = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
+        """Turn a hold into a sale whose money was taken elsewhere."""
+        body = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
         return await self._send(
-            http_messages.post("bookings", str(booking_id), "confirm", said=said, key=key), responses.Booking
+            http_messages.post("bookings", str(booking_id), "confirm", body=body, key=key), responses.Booking
         )
 
     async def release(self, booking_id: str | UUID, *, key: str | None = None) -> responses.Booking:
-        """Let go of a hold."""
+        """End a hold, and free its seats."""
         return await self._send(
-            http_messages.post("bookings", str(booking_id), "release", said={}, key=key), responses.Booking
+            http_messages.post("bookings", str(booking_id), "release", body={}, key=key), responses.Booking
         )
 
     async def cancel(
@@ -220,68 +220,70 @@ class AsyncClient:
         key: str | None = None,
     ) -> responses.Undone:
         """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
-        said = request_fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
+        body = request_fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
         return await self._send(
-            http_messages.post("bookings", str(booking_id), "cancel", said=said, key=key), responses.Undone
+            http_messages.post("bookings", str(booking_id), "cancel", body=body, key=key), responses.Undone
         )
 
     async def refund(
         self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
     ) -> responses.Paid:
         """Money back for a sale, all of it or a part, without a change to what was sold."""
-        said = request_fields.said(amount=amount, reason=reason)
+        body = request_fields.said(amount=amount, reason=reason)
         return await self._send(
-            http_messages.post("bookings", str(booking_id), "refunds", said=said, key=key), responses.Paid
+            http_messages.post("bookings", str(booking_id), "refunds", body=body, key=key), responses.Paid
         )
 
     async def stream(self, event_id: str) -> AsyncIterator[responses.Map | responses.Delta]:
-        """Follow an event: its whole map, and then what changes. It comes back by itself to where it was cut off."""
-        follower = Follower(event_id, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
+        """Follow an event: its whole map, and then each change. It reconnects and resumes by itself."""
+        position = StreamPosition(event_id, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
         while True:
             try:
                 async with self._http.sse(
-                    self.url + follower.path,
-                    headers=follower.headers,
+                    self.url + position.path,
+                    headers=position.headers,
                     timeout=httpx2.Timeout(self._timeout, read=SILENCE_SECONDS_MAX),
                     max_event_size=EVENT_BYTES_MAX,
                 ) as source:
                     answer = source.response
                     if answer.status_code == HTTPStatus.OK:
                         async for event in source:
-                            if change := follower.hear(event.event, event.data, event.id):
+                            if change := position.read_event(event.event, event.data, event.id):
                                 yield change
-                        pause = follower.after_end()
+                        pause = position.after_end()
                     else:
-                        pause = follower.after(answer.status_code, answer.headers, await answer.aread())
+                        pause = position.after(answer.status_code, answer.headers, await answer.aread())
             except httpx2.RequestError as lost:
-                pause = follower.after_loss(lost)
+                pause = position.after_loss(lost)
             await asyncio.sleep(pause)
 
     async def idempotency(self, key: str) -> responses.Recalled:
-        """What became of your own request with this key."""
+        """The result of your own request with this idempotency key."""
         return await self._send(http_messages.get("idempotency", key), responses.Recalled)
 
     async def token(self, buyer: str, *, seconds: int | None = None) -> responses.Token:
-        """A token for one buyer, to hand to their browser."""
-        said = request_fields.said(buyer=buyer, seconds=seconds)
-        return await self._send(http_messages.post("tokens", said=said, key=None), responses.Token)
+        """A token for one buyer, for use in the buyer's browser."""
+        body = request_fields.said(buyer=buyer, seconds=seconds)
+        return await self._send(http_messages.post("tokens", body=body, key=None), responses.Token)
 
-    async def _send(self, ask: http_messages.Ask, kind: type[T]) -> T:
-        patience = http_messages.Patience(ask, url=self.url, retries=self._retries, deadline_seconds=self._deadline)
+    async def _send(self, request: http_messages.ApiRequest, kind: type[T]) -> T:
+        retry = http_messages.RetrySchedule(
+            request, url=self.url, retries=self._retries, deadline_seconds=self._deadline
+        )
         while True:
             try:
                 answer = await self._http.request(
-                    ask.method,
-                    self.url + ask.path,
-                    content=ask.content,
-                    params=ask.params,
-                    headers=ask.headers,
-                    timeout=patience.seconds(self._timeout),
+                    request.method,
+                    self.url + request.path,
+                    content=request.content,
+                    params=request.params,
+                    headers=request.headers,
+                    timeout=retry.seconds(self._timeout),
                 )
             except httpx2.RequestError as lost:
-                pause = patience.after_loss(lost)
+                pause = retry.after_loss(lost)
             else:
-                again = patience.after(answer.status_code, answer.headers, answer.content)
+                again = retry.after(answer.status_code, answer.headers, answer.content)
                 if again is None:
                     return http_messages.read(kind, answer.status_code, answer.content)
                 pause = again

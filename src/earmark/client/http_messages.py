@@ -1,4 +1,4 @@
-"""What both clients share: requests as values, answers as values or errors, and when to ask again. No I/O here."""
+"""What both clients share: requests as values, responses as values or errors, and when to retry. No I/O here."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ AGAIN = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
-"""Answers that say "not now", from the server or from a proxy in front of it."""
+"""Responses that say "not now", from the server or from a proxy in front of it."""
 IN_PROGRESS = "idempotency_in_progress"
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request, the same each time it is sent."""
 
     method: str
@@ -51,52 +51,52 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str | None:
-        """The idempotency key, without which only a question may be asked twice."""
+        """The idempotency key; without one, only a GET may be sent twice."""
         return self.headers.get(KEY_HEADER)
 
 
-def get(*path: str, **params: str | None) -> Ask:
-    """A question."""
-    return Ask(method="GET", path=_path(path), params={name: value for name, value in params.items() if value})
+def get(*path: str, **params: str | None) -> ApiRequest:
+    """A GET request; parameters without a value are left out."""
+    return ApiRequest(method="GET", path=_path(path), params={name: value for name, value in params.items() if value})
 
 
-def post(*path: str, said: request_fields.Fields, key: str | None, method: str = "POST") -> Ask:
-    """A request that changes something: it has a key, chosen by the caller or made once here."""
-    return Ask(
+def post(*path: str, body: request_fields.Fields, key: str | None, method: str = "POST") -> ApiRequest:
+    """A request that changes something. Its idempotency key is the caller's, or a new one."""
+    return ApiRequest(
         method=method,
         path=_path(path),
-        content=request_fields.encode(said),
+        content=request_fields.encode(body),
         headers={"Content-Type": "application/json", KEY_HEADER: key or secrets.token_hex(16)},
     )
 
 
 def address(url: str) -> str:
-    """Where the service is, without a slash at the end."""
+    """The URL of the service, without a slash at the end."""
     if not url.startswith(("http://", "https://")):
-        raise SetupError(problem=f"{url!r} is no address of a service: they begin with http:// or https://.")
+        raise SetupError(problem=f"{url!r} is not the URL of a service: it must begin with http:// or https://.")
     return url.rstrip("/")
 
 
 def headers(key: str | None) -> dict[str, str]:
-    """What every request says of who asks."""
+    """The headers of every request: the credential and the client's version."""
     own = {"User-Agent": f"earmark-python/{__version__}", "Accept": "application/json"}
     return own | ({"Authorization": f"Bearer {key}"} if key else {})
 
 
 def read(kind: type[T], status: int, body: bytes) -> T:
-    """The value of an answer, or its problem as the error that it is."""
+    """Decode a response into a value, or raise the error that it reports."""
     if status >= HTTPStatus.MULTIPLE_CHOICES:
         raise error_of(status, body)
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as odd:
         raise problems.OtherOutage(
-            "answer_unknown", transient=False, facts={"because": f"the answer cannot be read: {odd}"}
+            "answer_unknown", transient=False, facts={"because": f"the response cannot be read: {odd}"}
         ) from odd
 
 
 def error_of(status: int, body: bytes) -> EarmarkError:
-    """What an answer that is no success means; not everything between here and the server speaks our words."""
+    """The error that a response reports; a proxy's response without a problem document becomes `http_<status>`."""
     try:
         problem = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -106,12 +106,12 @@ def error_of(status: int, body: bytes) -> EarmarkError:
     return problems.retell(problem, status=status)
 
 
-class Patience:
-    """How often one call is asked again, and for how long: bounded, with growing pauses of random length."""
+class RetrySchedule:
+    """How often one request is retried, and for how long: bounded, with growing pauses of random length."""
 
     def __init__(
         self,
-        ask: Ask,
+        request: ApiRequest,
         *,
         url: str,
         retries: int,
@@ -119,9 +119,9 @@ class Patience:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self._ask = ask
+        self._request = request
         self._url = url
-        self._left = retries if ask.method == "GET" or ask.key is not None else 0
+        self._left = retries if request.method == "GET" or request.key is not None else 0
         self._pauses = 0
         self._clock = clock
         self._chance = chance
@@ -132,15 +132,15 @@ class Patience:
         return max(0.001, min(timeout_seconds, self._ends_at - self._clock()))
 
     def after_loss(self, lost: Exception) -> float:
-        """How long to wait after no answer came; raises when it is no use any more."""
+        """How long to wait after no response came; raises `Unreachable` when no retry is left."""
         pause = self._pause()
         if pause is None:
             because = str(lost) or type(lost).__name__
-            raise Unreachable(url=self._url, because=because, key=self._ask.key) from lost
+            raise Unreachable(url=self._url, because=because, key=self._request.key) from lost
         return pause
 
     def after(self, status: int, answer_headers: Mapping[str, str], body: bytes) -> float | None:
-        """How long to wait after this answer; None when it is the last word."""
+        """How long to wait after this response; None when it is final."""
         if status not in AGAIN and not (status == HTTPStatus.CONFLICT and error_of(status, body).code == IN_PROGRESS):
             return None
         return self._pause(at_least=_retry_after(answer_headers))
@@ -156,7 +156,7 @@ class Patience:
 
 
 def _retry_after(answer_headers: Mapping[str, str]) -> float:
-    """Seconds that the server asks for; nothing where it names none, or a date."""
+    """The seconds in `Retry-After`; 0 where there are none, or a date."""
     try:
         seconds = float(answer_headers.get("retry-after", "0"))
     except ValueError:

@@ -43,8 +43,8 @@ class SeatMapRenderer:
         """A pool, which is the same for all buyers."""
         return _encode(to_response.pool_value(pool))
 
-    def paint(self, event: Event, parts: Sequence[SeatPart], pools: Sequence[bytes]) -> RenderedMap:
-        """The map as a shop sees it, with the positions in it that `tell` changes for each buyer."""
+    def render(self, event: Event, parts: Sequence[SeatPart], pools: Sequence[bytes]) -> RenderedMap:
+        """As it is for a shop; whose the seats are is only marked, and `encode` says it."""
         own: dict[Buyer, list[int]] = {}
         place = len(_SEATS)
         for part in parts:
@@ -56,23 +56,23 @@ class SeatMapRenderer:
         digest.update(body)
         return RenderedMap(version=digest.hexdigest()[:16], body=body, own=own)
 
-    def tell(self, picture: RenderedMap, buyer: Buyer | None, *, whole: bool) -> bytes:
+    def encode(self, rendered: RenderedMap, buyer: Buyer | None, *, whole: bool) -> bytes:
         """The map as one buyer, or a shop, sees it; a whole map begins with its version."""
-        own = picture.own.get(buyer, ()) if buyer else ()
-        front = b'{"version":"%b",' % version(picture, own).encode() if whole else b"{"
-        return finish(picture.body, front=front, own=own)
+        own = rendered.own.get(buyer, ()) if buyer else ()
+        front = b'{"version":"%b",' % version(rendered, own).encode() if whole else b"{"
+        return finish(rendered.body, front=front, own=own)
 
 
 def render_map(event: Event, seen: SeatMap) -> RenderedMap:
     """The whole map, as a shop sees it."""
     renderer = SeatMapRenderer()
     parts = [renderer.part(on_map, now=seen.now) for on_map in seen.seats]
-    return renderer.paint(event, parts, [renderer.pool(pool) for pool in seen.pools])
+    return renderer.render(event, parts, [renderer.pool(pool) for pool in seen.pools])
 
 
-def version(picture: RenderedMap, own: Sequence[int]) -> str:
+def version(rendered: RenderedMap, own: Sequence[int]) -> str:
     """The version of the map for the buyer that owns the seats at these positions."""
-    return picture.version + (f"-{zlib.crc32(repr(own).encode()):08x}" if own else "")
+    return rendered.version + (f"-{zlib.crc32(repr(own).encode()):08x}" if own else "")
 
 
 def finish(body: bytes, *, front: bytes, own: Sequence[int]) -> bytes:

@@ -1,1 +1,1 @@
-"""The news: what happened, told to those who follow it, and what is still to be had, worded once for all who look."""
+"""The seat map as buyers see it: a cache of whole maps, and a live stream of changes to every follower."""

@@ -1,16 +1,16 @@
-"""The availability cache: an event's map, read and worded once for all who look. Nothing is ever decided by it.
+"""The cache of seat maps: each event's map is read and encoded once for all requests. It never decides a sale.
 
-A snapshot is shown until something changes it:
+A snapshot is served until something changes it:
 
-    a commit of this process     drops it at once: `hear` is told what every commit wrote
-    a commit of another one      shows in the outbox; before a snapshot is shown, and at most every quarter of a second,
-                                 one query asks about all events that are kept here
+    a commit of this process     drops it at once: the engine calls `on_commit` with what every commit wrote
+    a commit of another one      shows in the outbox; before a snapshot is served, and at most every quarter of a
+                                 second, one query counts the entries of all cached events
     the clock                    ends it when the first hold on it runs out
-    anything else                hand-written SQL, say: it lives for five seconds at most
+    anything else                hand-written SQL, say: a snapshot is served for five seconds at most
 
-Whoever asks while a map is being read gets the same reading, unless something was committed since it began: then they
-get the next one, and the first is not kept. So whoever has been told of a commit of this process sees it. Of an event
-there is one reading at a time, however fast it changes and however many look.
+Requests that arrive while a map is being read share that reading, unless something was committed since it began: then
+they get the next reading, and the first is not kept. So a client that has the response to a commit of this process sees
+that commit. An event has one reading at a time, however fast it changes and however many requests there are.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
 
 BYTES_MAX = 64 * 1024 * 1024
 SECONDS_MAX = 5.0
-LOOK_SECONDS = 0.25
+CHECK_SECONDS = 0.25
 READINGS_MAX = 2
-"""Of different events at once: those who look must leave connections to those who buy."""
+"""Of different events at once: reading maps must leave connections for bookings."""
 SEATS_AT_ONCE_MAX = 500
-"""More than these are worded in a thread, so that others are answered meanwhile."""
+"""Larger maps are encoded in a thread, so that the event loop keeps serving other requests."""
 MARK_BYTES = 250
 """About what remembering one owner costs."""
 
 
 class RenderedMap(msgspec.Struct, frozen=True, kw_only=True):
-    """A map in words, once for everybody. What differs from buyer to buyer is only marked in it."""
+    """A map as JSON, encoded once for all buyers. What differs between buyers is only marked in it."""
 
     version: str
     """Changes when anything on the map does."""
     body: bytes
     own: Mapping[Buyer, Sequence[int]] = {}
-    """Where the body is about a buyer's own seats."""
+    """The positions in the body that differ for the owner of a seat."""
 
     @property
     def size(self) -> int:
@@ -63,18 +63,18 @@ class RenderedMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture, and for how long it may be shown."""
+    """A rendered map, and for how long it may be served."""
 
     event: Event
-    picture: RenderedMap
+    rendered: RenderedMap
     entries: int | None
-    """How many entries the event had before it was read; None when nobody could count them."""
+    """How many entries the event had before it was read; None when the store could not count them."""
     began: float
     ends: float
 
 
-class _Reading:
-    """One reading of a map, that many may wait for."""
+class _MapReading:
+    """One reading of a map, shared by all requests that wait for it."""
 
     def __init__(self, *, previous: asyncio.Task[Snapshot] | None) -> None:
         self.previous = previous
@@ -83,48 +83,48 @@ class _Reading:
 
 
 class SeatMapCache:
-    """One per process. Everything here happens in the event loop's thread but for the wording of large maps."""
+    """One per process. Everything here runs in the event loop's thread, except the encoding of large maps."""
 
     def __init__(
         self,
         engine: Engine,
         *,
         clock: Clock,
-        word: Callable[[Event, SeatMap], RenderedMap],
+        render: Callable[[Event, SeatMap], RenderedMap],
         bytes_max: int = BYTES_MAX,
         seconds_max: float = SECONDS_MAX,
-        look_seconds: float = LOOK_SECONDS,
+        check_seconds: float = CHECK_SECONDS,
     ) -> None:
         self._engine = engine
         self._store = engine.store
         self._clock = clock
-        self._word = word
+        self._render = render
         self._bytes_max = bytes_max
         self._seconds_max = seconds_max
-        self._look_seconds = look_seconds
+        self._check_seconds = check_seconds
         self._kept: OrderedDict[EventId, Snapshot] = OrderedDict()
         self._bytes = 0
-        self._readings: dict[EventId, _Reading] = {}
+        self._readings: dict[EventId, _MapReading] = {}
         self._overtaken: dict[EventId, asyncio.Task[Snapshot]] = {}
         self._turns = asyncio.Semaphore(READINGS_MAX)
-        self._looking: asyncio.Task[None] | None = None
-        self._looked = float("-inf")
+        self._checking: asyncio.Task[None] | None = None
+        self._checked = float("-inf")
         self._engine_listens = False
 
     async def show(self, event_id: EventId) -> Snapshot:
-        """The map as it is now, or was a moment ago as far as other processes are concerned."""
+        """The map as it is now; commits of other processes show at most `check_seconds` late."""
         if not self._engine_listens:
             # From the first map on: what is never shown is not followed.
             self._engine_listens = True
-            self._engine.listen(self.hear)
+            self._engine.listen(self.on_commit)
         kept = self._find(event_id)
-        if kept and max(kept.began, self._looked) + self._look_seconds <= self._time():
-            await self._look_around()
+        if kept and max(kept.began, self._checked) + self._check_seconds <= self._time():
+            await self._check_for_changes()
             kept = self._find(event_id)
         return kept if kept is not None else await asyncio.shield(self._join(event_id).task)
 
-    def hear(self, changes: Changes) -> None:
-        """Something was committed by this process. Called before anybody is told of it."""
+    def on_commit(self, changes: Changes) -> None:
+        """Drop the maps that a commit of this process changed. The engine calls this before it answers the request."""
         if not self._kept and not self._readings:
             return
         for event_id in {entry.event_id for entry in changes.entries}:
@@ -132,7 +132,7 @@ class SeatMapCache:
             self._overtake(event_id)
 
     def _time(self) -> float:
-        """A clock that never steps, and that tests can push."""
+        """A monotonic clock that tests can move forward."""
         return time.monotonic() + self._clock.offset.total_seconds()
 
     def _find(self, event_id: EventId) -> Snapshot | None:
@@ -146,22 +146,22 @@ class SeatMapCache:
         return kept
 
     def _keep(self, snapshot: Snapshot) -> None:
-        """The one that nobody asked for the longest goes first; one that is larger than all room is not kept."""
+        """Cache it, and drop the least recently used when there is no room; one larger than all room is not kept."""
         self._drop(snapshot.event.id)
-        if snapshot.picture.size > self._bytes_max:
+        if snapshot.rendered.size > self._bytes_max:
             return
         self._kept[snapshot.event.id] = snapshot
-        self._bytes += snapshot.picture.size
+        self._bytes += snapshot.rendered.size
         while self._bytes > self._bytes_max:
             self._drop(next(iter(self._kept)))
 
     def _drop(self, event_id: EventId) -> None:
         dropped = self._kept.pop(event_id, None)
         if dropped:
-            self._bytes -= dropped.picture.size
+            self._bytes -= dropped.rendered.size
 
     def _overtake(self, event_id: EventId) -> None:
-        """A reading that has begun may have missed what was just committed: nobody may join it, nor keep it."""
+        """Detach a reading that has begun, as it may have missed the commit: it is neither joined nor kept."""
         reading = self._readings.get(event_id)
         if reading and reading.begun:
             del self._readings[event_id]
@@ -172,43 +172,43 @@ class SeatMapCache:
         if self._overtaken.get(event_id) is task:
             del self._overtaken[event_id]
 
-    async def _look_around(self) -> None:
-        """One question about all that is kept, shared by all who need it answered."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-            self._looking.add_done_callback(_hear_out)
-        await asyncio.shield(self._looking)
+    async def _check_for_changes(self) -> None:
+        """Run one query about all cached events, shared by all requests that need it."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._drop_changed())
+            self._checking.add_done_callback(_ignore_failure)
+        await asyncio.shield(self._checking)
 
-    async def _look(self) -> None:
+    async def _drop_changed(self) -> None:
         began = self._time()
         for event_id in [event_id for event_id, kept in self._kept.items() if began >= kept.ends]:
             self._drop(event_id)
         seen = dict(self._kept)
         entries = await self._store.outbox.count(seen.keys()) if seen else {}
         for event_id, snapshot in seen.items():
-            # Where nobody can count them, nobody can tell whether something happened.
+            # Without a count it is not known whether something happened.
             unmoved = snapshot.entries is not None and entries[event_id] == snapshot.entries
             if not unmoved and self._kept.get(event_id) is snapshot:
                 self._drop(event_id)
-        self._looked = began
+        self._checked = began
 
-    def _join(self, event_id: EventId) -> _Reading:
+    def _join(self, event_id: EventId) -> _MapReading:
         """The reading under way, or a new one, which waits for the one that was overtaken."""
         reading = self._readings.get(event_id)
         if reading is None:
-            reading = self._readings[event_id] = _Reading(previous=self._overtaken.get(event_id))
+            reading = self._readings[event_id] = _MapReading(previous=self._overtaken.get(event_id))
             reading.task = asyncio.create_task(self._read(event_id, reading))
-            reading.task.add_done_callback(_hear_out)
+            reading.task.add_done_callback(_ignore_failure)
         return reading
 
-    async def _read(self, event_id: EventId, reading: _Reading) -> Snapshot:
+    async def _read(self, event_id: EventId, reading: _MapReading) -> Snapshot:
         try:
             if reading.previous:
                 await asyncio.wait({reading.previous})
                 reading.previous = None
             async with self._turns:
                 reading.begun = True
-                snapshot = await self._take(event_id)
+                snapshot = await self._read_snapshot(event_id)
             if self._readings.get(event_id) is reading:
                 self._keep(snapshot)
             return snapshot
@@ -216,24 +216,24 @@ class SeatMapCache:
             if self._readings.get(event_id) is reading:
                 del self._readings[event_id]
 
-    async def _take(self, event_id: EventId) -> Snapshot:
-        """The entries are counted first, so that whatever is committed from here on makes a difference."""
+    async def _read_snapshot(self, event_id: EventId) -> Snapshot:
+        """Read and encode the map. Entries are counted first, so that every later commit changes the count."""
         began = self._time()
         entries = (await self._store.outbox.count([event_id]))[event_id]
         event = await self._store.read_event(event_id)
         if event is None:
             raise EventUnknown(event_id=event_id)
         seen = await self._store.read_map(event_id)
-        word = partial(self._word, event, seen)
-        picture = word() if len(seen.seats) <= SEATS_AT_ONCE_MAX else await asyncio.to_thread(word)
+        render = partial(self._render, event, seen)
+        rendered = render() if len(seen.seats) <= SEATS_AT_ONCE_MAX else await asyncio.to_thread(render)
         # Beyond its horizon a map does not know which holds run out.
         life = min(self._seconds_max, MAP_HORIZON.total_seconds())
         if seen.ends_at:
             life = min(life, (seen.ends_at - seen.now).total_seconds())
-        return Snapshot(event=event, picture=picture, entries=entries, began=began, ends=began + life)
+        return Snapshot(event=event, rendered=rendered, entries=entries, began=began, ends=began + life)
 
 
-def _hear_out(task: asyncio.Task[Snapshot] | asyncio.Task[None]) -> None:
-    """Those who waited may all have left; a failure that nobody hears of is then no error."""
+def _ignore_failure(task: asyncio.Task[Snapshot] | asyncio.Task[None]) -> None:
+    """All requests that waited may have been cancelled; asyncio must not log the failure of their task then."""
     if not task.cancelled():
         task.exception()

@@ -1,8 +1,8 @@
-"""The feed: numbered entries, handed to whoever in this process follows events.
+"""The feed: hands numbered journal entries to the followers in this process.
 
-It is quick and forgets; the journal is slow to ask and does not. A follower keeps the last number it saw of an event. A
-number that is not the next one, because another process's relay told the ones between, or this follower was too slow,
-is the sign to read on from the store (`Outbox.read_numbered`).
+It is fast and keeps nothing; the journal is slower and keeps everything. A follower remembers the last number it saw of
+an event. When the next number is missing, because another process's relay published it or this follower was too slow,
+the follower reads on from the store (`Outbox.read_numbered`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ WAITING_MAX = 10_000
 
 
 class EntryFeed:
-    """One per process. Publishing never waits for anybody."""
+    """One per process. Publishing never waits for a follower."""
 
     def __init__(self) -> None:
         self._followers: set[FeedFollower] = set()
 
     @property
     def has_followers(self) -> bool:
-        """Whether anybody would hear."""
+        """Whether this process has any follower."""
         return bool(self._followers)
 
-    def publish(self, news: Sequence[Numbered]) -> None:
-        """To everybody who follows at this moment."""
+    def publish(self, entries: Sequence[Numbered]) -> None:
+        """Hand the entries to every current follower."""
         for follower in self._followers:
-            follower.tell(news)
+            follower.receive(entries)
 
     def subscribe(self, *, waiting_max: int = WAITING_MAX) -> FeedFollower:
         """`async with feed.subscribe() as follower: async for numbered in follower: …`."""
@@ -44,13 +44,13 @@ class EntryFeed:
 class FeedFollower:
     """Entries as they are published, from entering the block to leaving it.
 
-    Whoever takes them too slowly loses the oldest, never the newest: so the gap shows in the numbers.
+    A follower that takes them too slowly loses the oldest, never the newest: so the gap shows in the numbers.
     """
 
     def __init__(self, followers: set[FeedFollower], *, waiting_max: int) -> None:
         self._followers = followers
         self._waiting: deque[Numbered] = deque(maxlen=waiting_max)
-        self._told = asyncio.Event()
+        self._arrived = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._followers.add(self)
@@ -66,17 +66,17 @@ class FeedFollower:
 
     async def __anext__(self) -> Numbered:
         while not self._waiting:
-            self._told.clear()
-            await self._told.wait()
+            self._arrived.clear()
+            await self._arrived.wait()
         return self._waiting.popleft()
 
-    def taken(self) -> list[Numbered]:
-        """All that waits at this moment."""
+    def take_all(self) -> list[Numbered]:
+        """Take every entry that waits, without waiting for another."""
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
 
-    def tell(self, news: Sequence[Numbered]) -> None:
-        """The feed's side."""
-        self._waiting.extend(news)
-        self._told.set()
+    def receive(self, entries: Sequence[Numbered]) -> None:
+        """Queue entries for this follower; called by the feed."""
+        self._waiting.extend(entries)
+        self._arrived.set()

@@ -1,8 +1,8 @@
-"""The hub: everybody in this process who follows an event live, one channel per event, whatever the number of readers.
+"""The hub: all readers in this process that follow an event live, with one channel per event for any number of readers.
 
-A reader has no queue. It remembers which revision of the scene it was sent, and when it has taken that, it is sent what
-changed since: one frame, shared with all who are at the same place. Whoever takes nothing for too long is dropped, and
-whoever has nothing to hear gets a sign of life.
+A reader has no queue. It remembers which revision of the map state it was sent; when it has taken that, it is sent what
+changed since, in one frame that readers at the same revision share. A reader that takes nothing for too long is
+dropped, and an idle one is sent a keep-alive.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from earmark.seatmap.state_and_changes import MapRenderer
 
 POLL_SECONDS = 0.25
-"""How often entries are counted while nobody tells us of other processes."""
-HEARING_POLL_SECONDS = 5.0
-"""How often while somebody does: a lost message may only delay."""
+"""How often entries are counted while there are no notifications from other processes."""
+NOTIFIED_POLL_SECONDS = 5.0
+"""How often while there are: a lost message may only delay."""
 TICK_SECONDS = 1.0
 LIFE_SECONDS_MAX = 3600.0
-"""After so long a reader has to come back, and to show again who they are."""
+"""After so long a reader has to reconnect and authenticate again."""
 RETRY_SECONDS = (0.5, 3.0)
-"""Readers that are sent away together come back apart."""
+"""Readers that are disconnected together reconnect at different times."""
 STOPPING = "stopping"
 RENEW = "renew"
 CREDENTIAL_ENDED = "credential_ended"
-"""What let the reader in has ended: the key was revoked, or the token's time is over."""
+"""The reader's credential has ended: the key was revoked, or the token has expired."""
 
 log = logs.get()
 
 
 class Reader:
-    """Somebody who follows an event: `async with reader: async for data in reader: …`, and nobody waits for them."""
+    """One client that follows an event: `async with reader: async for data in reader: …`. Nothing waits for it."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class Reader:
         self._hub = hub
         self._buyer = buyer
         self._first: bytes | None = first
-        self._revision = channel.scene.revision
+        self._revision = channel.map_state.revision
         self._began = self._sent = now
-        self._end: sse_frames.End | None = None
+        self._end: sse_frames.StreamEnd | None = None
         self._at_once = False
         self._until: float | None = None
-        self._beat = False
+        self._keep_alive = False
         self._gone = False
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None
@@ -100,27 +100,28 @@ class Reader:
         return data
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """Let the reader check whether there is something to send."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def close(self) -> None:
-        """They have hung up."""
+        """End the iteration: the client has disconnected."""
         self._gone = True
         self.wake()
 
     def stay(self, seconds: float | None) -> None:
-        """Until what let them in ends by itself, if it does."""
+        """End the stream in so many seconds, when the reader's credential expires; None if it does not expire."""
         self._until = None if seconds is None else time.monotonic() + seconds
 
     def end(self, reason: str, *, at_once: bool = False) -> None:
-        """Let them have one last event, that says so; at once, whatever else they have not heard."""
+        """Send one last event with the reason; `at_once` sends it before changes that were not sent yet."""
         self._at_once = self._at_once or at_once
-        self._end = self._end or sse_frames.End(reason=reason, retry_seconds=round(random.uniform(*RETRY_SECONDS), 2))  # noqa: S311 (jitter)
+        pause = round(random.uniform(*RETRY_SECONDS), 2)  # noqa: S311 (jitter, not a secret)
+        self._end = self._end or sse_frames.StreamEnd(reason=reason, retry_seconds=pause)
         self.wake()
 
     def tick(self, now: float, *, heartbeat_seconds: float, stall_seconds: float) -> None:
-        """Once in a while: is there something to say, or nobody who listens?"""
+        """Called about once a second: drop a reader that takes nothing, end one that is due, or send a keep-alive."""
         if self.sending_since is not None:
             if now - self.sending_since >= stall_seconds and self._task is not None and not self.stalled:
                 self.stalled = True
@@ -130,39 +131,39 @@ class Reader:
         elif now - self._began >= self._hub.life_seconds_max:
             self.end(RENEW)
         elif now - self._sent >= heartbeat_seconds:
-            self._beat = True
+            self._keep_alive = True
             self.wake()
 
     def _next(self) -> bytes | None:
-        """What to send now. A sign of life is only sent when there is nothing else."""
+        """The next data to send, or None. A keep-alive is only sent when there is nothing else."""
         if self._gone:
             return None
         if self._end is not None and self._at_once:
             self._gone = True
             return sse_frames.last(self._end)
-        beat, self._beat = self._beat, False
-        scene = self.channel.scene
+        keep_alive, self._keep_alive = self._keep_alive, False
+        map_state = self.channel.map_state
         if self._first is not None:
             first, self._first = self._first, None
             return first
-        if frame := scene.since(self._revision):
-            self._revision = scene.revision
+        if frame := map_state.since(self._revision):
+            self._revision = map_state.revision
             return frame.for_(self._buyer)
         if self._end is not None:
             self._gone = True
             return sse_frames.last(self._end)
-        return sse_frames.beat(number=scene.number) if beat else None
+        return sse_frames.keep_alive(number=map_state.number) if keep_alive else None
 
 
 class StreamHub:
-    """One per process. Everything here happens in the event loop's thread but for the wording of large maps."""
+    """One per process. Everything here runs in the event loop's thread, except the encoding of large maps."""
 
     def __init__(
         self,
         store: Store,
         *,
         clock: Clock,
-        brush: MapRenderer,
+        renderer: MapRenderer,
         feed: EntryFeed,
         heartbeat_seconds: float = 15.0,
         stall_seconds: float = 30.0,
@@ -172,7 +173,7 @@ class StreamHub:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._brush = brush
+        self._renderer = renderer
         self._feed = feed
         self._heartbeat_seconds = heartbeat_seconds
         self._stall_seconds = stall_seconds
@@ -183,25 +184,25 @@ class StreamHub:
         self._readers: dict[EventId, set[Reader]] = {}
         self._joining: Counter[EventId] = Counter()
         self._callers: Counter[str | None] = Counter()
-        """How many each has, or is about to have."""
+        """How many streams each caller has, or is about to have."""
         self._addresses: Counter[str | None] = Counter()
-        """The same for each address."""
+        """How many streams each address has, or is about to have."""
         self._opening: dict[EventId, asyncio.Task[EventChannel]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = False
-        self._hearing = False
-        self._asked = float("-inf")
+        self._notified = False
+        self._counted_at = float("-inf")
         self.dropped = 0
         """How many readers took nothing for too long."""
 
     @property
     def readers(self) -> int:
-        """How many follow an event at this moment."""
+        """How many readers this process has now."""
         return sum(map(len, self._readers.values()))
 
     def followed_by(self, caller: str) -> int:
-        """How many streams somebody has, or is about to have."""
+        """How many streams a caller has, or is about to have."""
         return self._callers[caller]
 
     def followed_from(self, address: str) -> int:
@@ -209,7 +210,7 @@ class StreamHub:
         return self._addresses[address]
 
     def keep_room(self, readers_max: int) -> None:
-        """Serve no more than so many at once, though more were asked for."""
+        """Lower the limit on readers, so that connections are left for requests; it is never raised."""
         self._readers_max = min(self._readers_max, readers_max)
 
     async def join(
@@ -222,7 +223,7 @@ class StreamHub:
         caller: str | None = None,
         address: str | None = None,
     ) -> Reader | None:
-        """Begin to follow, from an entry on if that is known; None when this kind of caller sees no such event."""
+        """Start following, after entry `after` if given; None when the event is not in the caller's mode."""
         if self._ended or self.readers + self._joining.total() >= self._readers_max:
             raise Overloaded
         self._joining[event_id] += 1
@@ -231,10 +232,10 @@ class StreamHub:
         reader: Reader | None = None
         try:
             channel = await self._open(event_id)
-            if channel.scene.event.mode != mode:
+            if channel.map_state.event.mode != mode:
                 return None
-            frame = channel.scene.snapshot() if after is None else await channel.resume(after)
-            # From here to the end nothing else runs: what changes now is news to this reader.
+            frame = channel.map_state.snapshot() if after is None else await channel.resume(after)
+            # From here to the end nothing else runs: later changes are sent to this reader.
             if self._ended:
                 raise Overloaded
             first, now = frame.for_(buyer), time.monotonic()
@@ -250,7 +251,7 @@ class StreamHub:
             self._close_if_idle(event_id)
 
     def leave(self, reader: Reader) -> None:
-        """Follow no longer."""
+        """Remove a reader; the last one of an event closes its channel."""
         event_id = reader.channel.event_id
         if reader.stalled:
             self.dropped += 1
@@ -265,25 +266,25 @@ class StreamHub:
             if not counted[name]:
                 del counted[name]
 
-    def promise(self, event_id: EventId, number: int) -> None:
-        """Somebody has given a number to an entry of this event."""
+    def on_number(self, event_id: EventId, number: int) -> None:
+        """Note that another process has numbered an entry of this event."""
         if channel := self._channels.get(event_id):
-            channel.promise(number)
+            channel.on_number(number)
 
-    def hear(self, *, hearing: bool) -> None:
-        """Whether we are told, from now on, what other processes do. What was said before nobody knows."""
-        self._hearing = hearing
-        self._asked = float("-inf")
+    def on_connection(self, *, connected: bool) -> None:
+        """Note whether notifications from other processes arrive. Entries are counted at once: some may be missed."""
+        self._notified = connected
+        self._counted_at = float("-inf")
 
     def end(self) -> None:
-        """Send everybody home, each with a last event; nobody is let in any more."""
+        """End all streams, each with a last event, and refuse new readers."""
         self._ended = True
         for readers in self._readers.values():
             for reader in readers:
                 reader.end(STOPPING)
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close all readers and channels, and wait for their tasks."""
         self._ended = True
         for event_id in list(self._channels):
             for reader in self._readers.pop(event_id, set()):
@@ -292,7 +293,7 @@ class StreamHub:
         await asyncio.gather(*self._closing, *self._opening.values(), return_exceptions=True)
 
     async def _open(self, event_id: EventId) -> EventChannel:
-        """The channel there is, or a new one, which many may wait for."""
+        """The open channel of the event, or a new one that all joining readers share."""
         if channel := self._channels.get(event_id):
             return channel
         opening = self._opening.get(event_id)
@@ -306,7 +307,7 @@ class StreamHub:
             event_id,
             store=self._store,
             clock=self._clock,
-            brush=self._brush,
+            renderer=self._renderer,
             changed=lambda: self._wake(event_id),
         )
         try:
@@ -320,7 +321,7 @@ class StreamHub:
             del self._opening[event_id]
 
     def _close_if_idle(self, event_id: EventId) -> None:
-        """A channel that nobody reads, and that nobody is about to, is closed; with the last one, all is quiet."""
+        """Close a channel without current or joining readers; with the last one, stop the hub's own tasks."""
         if self._readers.get(event_id) or event_id in self._joining:
             return
         self._readers.pop(event_id, None)
@@ -338,19 +339,19 @@ class StreamHub:
             reader.wake()
 
     async def _follow(self) -> None:
-        """What the relay of this process tells."""
+        """Pass on what the relay of this process publishes."""
         async with self._feed.subscribe() as follower:
             async for numbered in follower:
                 if channel := self._channels.get(numbered.entry.event_id):
-                    channel.hear(numbered)
+                    channel.on_entry(numbered)
 
     async def _poll(self) -> None:
-        """What other processes did, in one question about all followed events."""
+        """Find what other processes committed, with one query about all followed events."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            if self._hearing and time.monotonic() - self._asked < HEARING_POLL_SECONDS:
+            if self._notified and time.monotonic() - self._counted_at < NOTIFIED_POLL_SECONDS:
                 continue
-            self._asked = time.monotonic()
+            self._counted_at = time.monotonic()
             try:
                 counted = await self._store.outbox.count(self._channels.keys())
             except Outage as outage:
@@ -360,7 +361,7 @@ class StreamHub:
             else:
                 for event_id, entries in counted.items():
                     if channel := self._channels.get(event_id):
-                        channel.count(entries)
+                        channel.on_count(entries)
 
     async def _tick(self) -> None:
         while True:

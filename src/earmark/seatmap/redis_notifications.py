@@ -1,8 +1,8 @@
-"""News between processes, over Redis: which event has got which number, and nothing else.
+"""Notifications between processes over Redis: the newest entry number of each event, and nothing else.
 
-The herald stands beside a relay and tells; the ear tells the hub of its process what it hears. A message that is lost,
-late or wrong only delays: a number makes the hub read on from the store, and entries are counted now and then whatever
-was heard. While Redis is away, they are counted as often as without one.
+A process with a relay publishes numbers (`publish_numbers`); a process with followers passes them to its hub
+(`receive_numbers`). A message that is lost, late or wrong only delays: a number makes the hub read on from the store,
+and the hub counts entries every few seconds anyway. While Redis does not answer, it counts as often as without Redis.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ log = logs.get()
 
 
 class Listener(Protocol):
-    """Who wants to know."""
+    """What receives the notifications: the hub."""
 
-    def promise(self, event_id: EventId, number: int) -> None:
-        """This event has an entry with this number."""
+    def on_number(self, event_id: EventId, number: int) -> None:
+        """An entry of this event has this number."""
         ...
 
-    def hear(self, *, hearing: bool) -> None:
-        """Whether news arrives from now on."""
+    def on_connection(self, *, connected: bool) -> None:
+        """Whether notifications arrive from now on."""
         ...
 
 
-async def herald(feed: EntryFeed, pool: ConnectionPool) -> None:
-    """Tell the other processes what the relay of this one has numbered, until cancelled."""
+async def publish_numbers(feed: EntryFeed, pool: ConnectionPool) -> None:
+    """Publish the numbers that the relay of this process gives, until cancelled."""
     async with feed.subscribe() as follower:
         async for first in follower:
             newest = {first.entry.event_id: first.sequence}
-            for one in follower.taken():
+            for one in follower.take_all():
                 newest[one.entry.event_id] = one.sequence
             try:
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
                     await _publish(pool, _encode(newest))
             except BROKEN as silence:
-                log.debug("herald", outcome="unavailable", because=str(silence) or type(silence).__name__)
+                log.debug("redis_notifications", outcome="unavailable", because=str(silence) or type(silence).__name__)
 
 
 async def _publish(pool: ConnectionPool, message: bytes) -> None:
@@ -76,24 +76,24 @@ async def _publish(pool: ConnectionPool, message: bytes) -> None:
         await pool.release(connection)
 
 
-async def listen(listener: Listener, pool: ConnectionPool) -> None:
-    """Hear what other processes tell, over one connection, made again whenever it breaks, until cancelled."""
+async def receive_numbers(listener: Listener, pool: ConnectionPool) -> None:
+    """Receive the numbers that other processes publish, over one connection that is reopened when it breaks."""
     failures = 0
     while True:
         began = time.monotonic()
         try:
-            await _hear(listener, pool)
+            await _receive(listener, pool)
         except BROKEN as silence:
             because = str(silence) or type(silence).__name__
-            (log.warning if failures == 0 else log.debug)("ear", outcome="unavailable", because=because)
+            (log.warning if failures == 0 else log.debug)("redis_notifications", outcome="unavailable", because=because)
         finally:
-            listener.hear(hearing=False)
+            listener.on_connection(connected=False)
         failures = failures + 1 if time.monotonic() - began < BACKOFF_SECONDS_MAX else 1
         longest = min(BACKOFF_SECONDS * 2.0**failures, BACKOFF_SECONDS_MAX)
         await asyncio.sleep(random.uniform(BACKOFF_SECONDS, longest))  # noqa: S311 (jitter, not a secret)
 
 
-async def _hear(listener: Listener, pool: ConnectionPool) -> None:
+async def _receive(listener: Listener, pool: ConnectionPool) -> None:
     connection: Any = pool.make_connection()  # type: ignore[no-untyped-call]
     pinging: asyncio.Task[None] | None = None
     try:
@@ -101,12 +101,12 @@ async def _hear(listener: Listener, pool: ConnectionPool) -> None:
             await connection.connect()
             await connection.send_command("SUBSCRIBE", CHANNEL, check_health=False)
             await connection.read_response()
-        listener.hear(hearing=True)
-        heard = [time.monotonic()]
+        listener.on_connection(connected=True)
+        received_at = [time.monotonic()]
 
         async def ping() -> None:
-            """A connection that is dead without a word is given up."""
-            while time.monotonic() - heard[0] < 2 * PING_SECONDS:
+            """Close a connection that has received nothing for two pings."""
+            while time.monotonic() - received_at[0] < 2 * PING_SECONDS:
                 with contextlib.suppress(*BROKEN):
                     await connection.send_command("PING", check_health=False)
                 await asyncio.sleep(PING_SECONDS)
@@ -115,11 +115,11 @@ async def _hear(listener: Listener, pool: ConnectionPool) -> None:
         pinging = asyncio.create_task(ping())
         while True:
             kind, *_, message = await connection.read_response()
-            heard[0] = time.monotonic()
+            received_at[0] = time.monotonic()
             if kind == b"message":
                 with contextlib.suppress(msgspec.MsgspecError):
                     for event_id, number in _decode(message).items():
-                        listener.promise(EventId(event_id), number)
+                        listener.on_number(EventId(event_id), number)
     finally:
         if pinging is not None:
             pinging.cancel()

@@ -1,4 +1,4 @@
-"""Which seats a journal entry is about. How they are now, only the store says."""
+"""Which seats a journal entry is about. Their current state is read from the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANGE = "change"
 
 
 def seats_named(entry: Entry) -> set[SeatId] | None:
-    """The seats that the entry itself names; None when it does not tell, so that all have to be looked at.
+    """The seats that the entry itself names; None when it names none and may be about any, so that all are read.
 
     Most entries of a booking name none: their seats are those that are known to be the booking's.
     """
@@ -30,7 +30,7 @@ def seats_named(entry: Entry) -> set[SeatId] | None:
 
 
 def needs_history(entry: Entry) -> bool:
-    """Whether the booking's older entries have to be asked for its seats.
+    """Whether the booking's older entries have to be read to find its seats.
 
     One that let go of some lines no longer names them, and one that was sold after it had expired has its seats again.
     """
@@ -39,7 +39,7 @@ def needs_history(entry: Entry) -> bool:
     return "lines" in entry.facts or entry.before == State.EXPIRED
 
 
-def _ids(said: Any, name: str) -> set[SeatId]:
-    """Values of the domain where nobody has stored them yet, else plain data."""
-    named = msgspec.to_builtins(said) if said is not None else {}
+def _ids(facts: Any, name: str) -> set[SeatId]:
+    """An entry that was not stored yet holds domain values, a stored one plain data."""
+    named = msgspec.to_builtins(facts) if facts is not None else {}
     return {SeatId(one["id"]) for one in named.get(name) or ()}

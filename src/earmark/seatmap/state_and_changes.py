@@ -1,8 +1,8 @@
-"""The scene: what the followers of one event are shown, in words, and what changed when.
+"""The map state of one event: what its followers were sent, encoded, and which seats changed in which revision.
 
-It is told how seats are, compares, and says what to send. It reads nothing itself. Every change makes a new revision:
-a reader that has seen revision r is sent what changed since, in one frame, however many revisions that were. So nobody
-needs a queue, and whoever is slow gets fewer and larger frames.
+It compares what was read with what was sent and makes the frames to send; it reads nothing itself. Every change makes a
+new revision: a reader that has seen revision r is sent all changes since in one frame. So no reader needs a queue, and
+a slow reader gets fewer and larger frames.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ STEPS_MAX = 1000
 DELTA_MAX = 100
 """More seats than these, and more than half of all, are sent as a whole map."""
 NAMED_MAX = 50_000
-"""So many names of seats are remembered, over all steps, for those who were away."""
+"""So many names of seats are remembered, over all steps, for readers that reconnect."""
 
 
 class SeatPart(msgspec.Struct, frozen=True, gc=False):
-    """A seat in words, as it is for a shop, and the buyer to whom it is theirs."""
+    """A seat as JSON, as the shop sees it, and the buyer who owns it."""
 
     body: bytes
     owner: Buyer | None = None
 
 
 class MapRenderer(Protocol):
-    """How the door words it."""
+    """Encodes seats, pools and maps as the API shows them."""
 
     def part(self, on_map: SeatOnMap, *, now: datetime) -> SeatPart:
-        """A seat."""
+        """One seat as JSON, with its owner."""
         ...
 
     def pool(self, pool: Pool) -> bytes:
-        """A pool."""
+        """One pool as JSON."""
         ...
 
-    def paint(self, event: Event, parts: Sequence[SeatPart], pools: Sequence[bytes]) -> RenderedMap:
-        """Seats and pools as one picture."""
+    def render(self, event: Event, parts: Sequence[SeatPart], pools: Sequence[bytes]) -> RenderedMap:
+        """A map of these seats and pools."""
         ...
 
-    def tell(self, picture: RenderedMap, buyer: Buyer | None, *, whole: bool) -> bytes:
-        """The picture as JSON, for a buyer or for a shop; a whole one has its version in front."""
+    def encode(self, rendered: RenderedMap, buyer: Buyer | None, *, whole: bool) -> bytes:
+        """The map as one buyer or the shop sees it; a whole map begins with its version."""
         ...
 
 
@@ -67,42 +67,42 @@ class MapChange(msgspec.Struct, frozen=True, gc=False):
     revision: int
     number: int
     seats: frozenset[SeatId]
-    """Which changed, and which the entries named."""
+    """The seats that changed, and those that the entries named."""
     pools: frozenset[PoolId]
 
 
 class Frame:
-    """Something to send, worded once for all but those whose own seats are in it."""
+    """Data to send, encoded once for all buyers but those whose own seats are in it."""
 
-    def __init__(self, kind: str, *, number: int, picture: RenderedMap, brush: MapRenderer) -> None:
+    def __init__(self, kind: str, *, number: int, rendered: RenderedMap, renderer: MapRenderer) -> None:
         self._kind = kind
         self._number = number
-        self._picture = picture
-        self._brush = brush
+        self._rendered = rendered
+        self._renderer = renderer
         self._shared: bytes | None = None
 
     def for_(self, buyer: Buyer | None) -> bytes:
-        """As this buyer is to see it."""
-        if buyer is not None and buyer in self._picture.own:
-            return self._word(buyer)
+        """The frame as this buyer sees it; None is the shop."""
+        if buyer is not None and buyer in self._rendered.own:
+            return self._encode_for(buyer)
         if self._shared is None:
-            self._shared = self._word(None)
+            self._shared = self._encode_for(None)
         return self._shared
 
-    def _word(self, buyer: Buyer | None) -> bytes:
-        told = self._brush.tell(self._picture, buyer, whole=self._kind == "snapshot")
-        return sse_frames.frame(self._kind, number=self._number, data=told)
+    def _encode_for(self, buyer: Buyer | None) -> bytes:
+        data = self._renderer.encode(self._rendered, buyer, whole=self._kind == "snapshot")
+        return sse_frames.frame(self._kind, number=self._number, data=data)
 
 
 class MapState:
-    """Of one event, in one process."""
+    """What the followers of one event in one process have been sent."""
 
-    def __init__(self, event: Event, seen: SeatMap, *, number: int, brush: MapRenderer) -> None:
+    def __init__(self, event: Event, seen: SeatMap, *, number: int, renderer: MapRenderer) -> None:
         self.event = event
         self.number = number
         """The newest entry that is included for certain; younger ones may be."""
         self.revision = 0
-        self._brush = brush
+        self._renderer = renderer
         self._parts: dict[SeatId, SeatPart] = {}
         self._pools: dict[PoolId, bytes] = {}
         self._pointers: dict[SeatId, BookingId] = {}
@@ -115,14 +115,14 @@ class MapState:
         self._oldest_number = number
         self._oldest_revision = 0
         self._frames: dict[int, Frame] = {}
-        self._take(seen)
+        self._update(seen)
 
     def seats_of(self, booking_id: BookingId) -> Collection[SeatId]:
         """The seats that point to this booking, live or not."""
         return self._seats_of.get(booking_id, ())
 
     def due(self, now: datetime) -> set[SeatId]:
-        """Seats whose holds have run out by now, each told once for each end."""
+        """Seats whose holds have run out by now; each is returned once for each end."""
         due: set[SeatId] = set()
         while self._lapses and self._lapses[0][0] <= now:
             ends_at, seat_id = heapq.heappop(self._lapses)
@@ -132,12 +132,12 @@ class MapState:
         return due
 
     def show(self, seen: SeatMap, *, named: Iterable[SeatId], number: int) -> bool:
-        """How these seats and all pools are now, and up to which number; whether there is something to send.
+        """Update these seats and all pools, up to an entry number; return whether there is something to send.
 
-        A seat that an entry names is told again even if it is as it was: it may have been read here before its entry
-        had a number, and whoever came from another server, by number, has not seen that.
+        A seat that an entry names is sent again even if it did not change: it may have been read here before its entry
+        had a number, and a reader that came from another server, by number, has not seen that.
         """
-        seats, pools = self._take(seen)
+        seats, pools = self._update(seen)
         seats |= {seat for seat in named if seat in self._parts}
         self.reach(number)
         if not seats and not pools:
@@ -148,13 +148,13 @@ class MapState:
         return True
 
     def reach(self, number: int) -> None:
-        """Entries up to this number changed nothing that is shown."""
+        """Note that entries up to this number changed nothing on the map."""
         if number > self.number:
             self.number = number
             self._frames.clear()
 
     def restart(self) -> None:
-        """Entries were passed over: everybody gets the whole map."""
+        """Forget all changes, because entries were skipped: every reader gets the whole map."""
         self._steps.clear()
         self._frames.clear()
         self._named = 0
@@ -162,7 +162,7 @@ class MapState:
         self._oldest_number, self._oldest_revision = self.number, self.revision
 
     def snapshot(self) -> Frame:
-        """The whole map."""
+        """A frame with the whole map."""
         return self._frame(-1, "snapshot", self._parts, self._pools)
 
     def since(self, revision: int) -> Frame | None:
@@ -183,7 +183,7 @@ class MapState:
     def after(self, number: int, *, also: Collection[SeatId] = ()) -> Frame | None:
         """What changed after an entry, and perhaps a little more; None when it is not known any more.
 
-        A change that the clock made has no number, so those that nobody has swept up yet are told again.
+        A hold that ran out has no entry until it is swept, so seats of unswept holds are sent again.
         """
         if number > self.number or number < self._oldest_number:
             return None
@@ -204,18 +204,18 @@ class MapState:
     def _frame(self, key: int | None, kind: str, parts: dict[SeatId, SeatPart], pools: dict[PoolId, bytes]) -> Frame:
         if key is not None and (known := self._frames.get(key)):
             return known
-        picture = self._brush.paint(self.event, list(parts.values()), list(pools.values()))
-        made = Frame(kind, number=self.number, picture=picture, brush=self._brush)
+        rendered = self._renderer.render(self.event, list(parts.values()), list(pools.values()))
+        made = Frame(kind, number=self.number, rendered=rendered, renderer=self._renderer)
         if key is not None:
             self._frames[key] = made
         return made
 
-    def _take(self, seen: SeatMap) -> tuple[set[SeatId], set[PoolId]]:
-        """Keep what is new, and say what that was."""
+    def _update(self, seen: SeatMap) -> tuple[set[SeatId], set[PoolId]]:
+        """Keep what changed, and return it."""
         seats: set[SeatId] = set()
         for on_map in seen.seats:
             seat_id = on_map.seat.id
-            part = self._brush.part(on_map, now=seen.now)
+            part = self._renderer.part(on_map, now=seen.now)
             if self._parts.get(seat_id) != part:
                 self._parts[seat_id] = part
                 seats.add(seat_id)
@@ -223,9 +223,9 @@ class MapState:
             self._time(seat_id, on_map, now=seen.now)
         pools: set[PoolId] = set()
         for pool in seen.pools:
-            told = self._brush.pool(pool)
-            if self._pools.get(pool.id) != told:
-                self._pools[pool.id] = told
+            data = self._renderer.pool(pool)
+            if self._pools.get(pool.id) != data:
+                self._pools[pool.id] = data
                 pools.add(pool.id)
         return seats, pools
 
@@ -258,7 +258,7 @@ class MapState:
         self._steps.append(MapChange(revision=self.revision, number=self.number, seats=seats, pools=pools))
         self._named += len(seats)
         while len(self._steps) > STEPS_MAX or self._named > NAMED_MAX:
-            gone = self._steps.popleft()
-            self._named -= len(gone.seats)
-            # Others may carry the same number, and who has seen that number has not seen them all.
-            self._oldest_number, self._oldest_revision = gone.number + 1, gone.revision
+            dropped = self._steps.popleft()
+            self._named -= len(dropped.seats)
+            # Other steps may have the same number, and a reader that has seen that number may not have seen them all.
+            self._oldest_number, self._oldest_revision = dropped.number + 1, dropped.revision

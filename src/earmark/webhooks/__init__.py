@@ -1,1 +1,1 @@
-"""Webhooks: where they may go, and sending them."""
+"""Sending webhooks: which addresses may be called, and one signed call."""

@@ -1,7 +1,7 @@
-"""The postman: signs a message and calls a webhook with it, once, within bounds.
+"""Signs a message and sends it to a webhook once, within a deadline.
 
-The address is judged at every call and the call goes there (`targets.py`). No redirect is followed, no proxy is taken
-from the environment, and of what comes back only the status and the first bytes are read.
+The address is checked at every call, and the call goes to the checked address (`targets.py`). No redirect is followed,
+no proxy is taken from the environment, and only the status and the first bytes of the response are read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ AGENT = f"Earmark/{__version__} (webhooks)"
 log = logs.get()
 
 
-class EndpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one call."""
+class WebhookResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one call: a response, or why there was none."""
 
     status: int | None = None
     error: str | None = None
-    """Why it failed; None when it was answered with 2xx."""
+    """Why it failed; None when the receiver answered 2xx."""
     asked_seconds: float | None = None
-    """How long the receiver asked us to wait."""
+    """How long the receiver wants us to wait (`Retry-After`)."""
     took_ms: int = 0
 
 
@@ -68,39 +68,39 @@ class WebhookSender:
             yield Round(client, targets=self._targets, timeout_seconds=self.timeout_seconds)
 
     def close(self) -> None:
-        """Let go of the threads that resolve names."""
+        """Stop the threads that resolve names."""
         self._targets.close()
 
 
 class Round:
-    """The calls to one webhook."""
+    """Calls one webhook, over a client that is closed afterwards."""
 
     def __init__(self, client: httpx2.AsyncClient, *, targets: Targets, timeout_seconds: float) -> None:
         self._client = client
         self._targets = targets
         self._timeout_seconds = timeout_seconds
 
-    async def call(self, url: str, *, message_id: str, body: bytes, secrets: Sequence[str]) -> EndpointAnswer:
-        """One try. Whatever goes wrong out there is an answer too."""
+    async def call(self, url: str, *, message_id: str, body: bytes, secrets: Sequence[str]) -> WebhookResponse:
+        """Send one message. Never raises: a failure is returned as the `error` of the response."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 target = await self._targets.find(url)
                 answered = await self._post(target, _headers(message_id, body, secrets), body)
         except TargetRefused as refused:
-            answered = EndpointAnswer(error=f"not sent: the URL {refused}")
+            answered = WebhookResponse(error=f"not sent: the URL {refused}")
         except TimeoutError:
-            answered = EndpointAnswer(error=f"no answer within {self._timeout_seconds:g} s")
+            answered = WebhookResponse(error=f"no answer within {self._timeout_seconds:g} s")
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as failure:
-            answered = EndpointAnswer(error=_shown(f"{type(failure).__name__}: {failure}"))
+            answered = WebhookResponse(error=_shown(f"{type(failure).__name__}: {failure}"))
         except Exception as broken:
-            # Ours, but not a reason to try for ever: it counts as a failure like any other.
+            # A bug of ours is no reason to retry for ever: it counts as a failure like any other.
             log.exception("deliver", outcome="internal", message=message_id)
-            answered = EndpointAnswer(error=_shown(f"{type(broken).__name__}: {broken}"))
+            answered = WebhookResponse(error=_shown(f"{type(broken).__name__}: {broken}"))
         return msgspec.structs.replace(answered, took_ms=round((time.monotonic() - began) * 1000))
 
-    async def _post(self, target: Target, headers: dict[str, str], body: bytes) -> EndpointAnswer:
-        """To the first of the judged addresses that can be reached."""
+    async def _post(self, target: Target, headers: dict[str, str], body: bytes) -> WebhookResponse:
+        """Send to the first of the checked addresses that accepts a connection."""
         *others, last = target.addresses[:ADDRESSES_MAX]
         for address in others:
             try:
@@ -109,7 +109,7 @@ class Round:
                 continue
         return await self._send(target, target.pinned(last), headers, body)
 
-    async def _send(self, target: Target, url: httpx2.URL, headers: dict[str, str], body: bytes) -> EndpointAnswer:
+    async def _send(self, target: Target, url: httpx2.URL, headers: dict[str, str], body: bytes) -> WebhookResponse:
         """The host's own name stays in the request and in the handshake, where its certificate is checked."""
         request = self._client.build_request(
             "POST",
@@ -122,24 +122,24 @@ class Round:
         try:
             if response.is_success:
                 await _empty(response)
-                return EndpointAnswer(status=response.status_code)
-            said = await _first_bytes(response)
+                return WebhookResponse(status=response.status_code)
+            reason = await _first_bytes(response)
         finally:
             await response.aclose()
-        return EndpointAnswer(
+        return WebhookResponse(
             status=response.status_code,
-            error=_shown(f"HTTP {response.status_code}: {said}"),
+            error=_shown(f"HTTP {response.status_code}: {reason}"),
             asked_seconds=_asked_seconds(response.headers.get("retry-after")),
         )
 
 
 def new_secret() -> str:
-    """What signs, as Standard Webhooks writes it."""
+    """A new signing secret, in the format of Standard Webhooks."""
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def _headers(message_id: str, body: bytes, keys: Sequence[str]) -> dict[str, str]:
-    """One signature for each secret. The moment is that of this very try: receivers refuse old ones."""
+    """The headers, with one signature for each secret. The timestamp is new for each try: receivers refuse old ones."""
     at = datetime.now(UTC)
     signatures = [Signer(key).sign(msg_id=message_id, timestamp=at, data=body.decode()) for key in keys]
     return {
@@ -154,7 +154,7 @@ def _headers(message_id: str, body: bytes, keys: Sequence[str]) -> dict[str, str
 
 
 async def _empty(response: httpx2.Response) -> None:
-    """Read a short body, so that the connection can be used again; nobody wants to know what it says."""
+    """Read and discard a short body, so that the connection can be used again."""
     length = response.headers.get("content-length", "")
     if length.isdecimal() and int(length[:9]) <= EMPTIED_BYTES_MAX:
         async for _ in response.aiter_raw():
@@ -162,13 +162,13 @@ async def _empty(response: httpx2.Response) -> None:
 
 
 async def _first_bytes(response: httpx2.Response) -> str:
-    """As they came: what is packed is not unpacked."""
-    said = b""
+    """The first bytes as text, without decompression."""
+    body = b""
     async for part in response.aiter_raw(SHOWN_BYTES_MAX):
-        said += part
-        if len(said) >= SHOWN_BYTES_MAX:
+        body += part
+        if len(body) >= SHOWN_BYTES_MAX:
             break
-    return said[:SHOWN_BYTES_MAX].decode(errors="replace")
+    return body[:SHOWN_BYTES_MAX].decode(errors="replace")
 
 
 def _shown(text: str) -> str:

@@ -1,8 +1,8 @@
-"""Where a webhook may go: to the public internet, and to nothing behind our own door.
+"""Which addresses a webhook may have: those on the public internet, and none in our own network.
 
-Whoever makes a webhook chooses an address that this process then calls. So the name is resolved here, every address
-that it has is judged, and the call goes to the very address that was judged: a name that would answer differently the
-next time is not asked again. `private` turns the judging off, for tests and closed networks.
+The client that creates a webhook chooses an address that this process then calls. So the name is resolved here, every
+address that it has is checked, and the call goes to a checked address: the name is not resolved a second time, when it
+could give another answer. `private` turns the check off, for tests and closed networks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import httpx2
 import msgspec
 
 RESOLVERS = 16
-"""Threads of their own: a name server that hangs keeps nobody else's work waiting."""
+"""Threads of their own: a name server that hangs delays nothing else."""
 URL_LENGTH_MAX = 2_000
 HTTPS = 443
 PORT_MIN, PORT_MAX = 1024, 65535
@@ -45,27 +45,27 @@ _SPECIAL = tuple(
 
 
 class TargetRefused(Exception):
-    """This is nowhere that a webhook may go; the message says why."""
+    """A webhook may not have this URL; the message says why."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Somewhere to call: the URL as it was given, and the addresses that were judged."""
+    """A URL as it was given, and its checked addresses."""
 
     url: httpx2.URL
     addresses: tuple[Address, ...]
 
     @property
     def host(self) -> str:
-        """As certificates name it."""
+        """The host as certificates name it."""
         return self.url.raw_host.decode("ascii").rstrip(".")
 
     def pinned(self, address: Address) -> httpx2.URL:
-        """The same, at one of its addresses: nothing is left to resolve."""
+        """The URL with one of its addresses as host: nothing is left to resolve."""
         return self.url.copy_with(host=str(address))
 
 
 class Targets:
-    """Judges URLs, and resolves their names."""
+    """Checks URLs, and resolves and checks their hosts."""
 
     def __init__(self, *, private: bool = False, resolve: Resolve | None = None) -> None:
         self._private = private
@@ -73,7 +73,7 @@ class Targets:
         self._threads: ThreadPoolExecutor | None = None
 
     def read(self, text: str) -> httpx2.URL:
-        """The URL, if it makes sense as a target; read by the very client that will call it."""
+        """Parse and check a URL, with the parser of the client that will call it."""
         try:
             url = httpx2.URL(text)
         except (httpx2.InvalidURL, ValueError) as wrong:
@@ -93,7 +93,7 @@ class Targets:
         return url
 
     async def find(self, text: str) -> Target:
-        """Resolve, and refuse unless every address may be called."""
+        """Resolve the host; refuse unless every address may be called."""
         url = self.read(text)
         host = url.raw_host.decode("ascii")
         try:
@@ -108,13 +108,13 @@ class Targets:
         return Target(url=url, addresses=addresses)
 
     def close(self) -> None:
-        """Leave the threads to themselves."""
+        """Stop the resolver threads without waiting for them."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
 
     async def _ask_system(self, host: str, port: int) -> list[str]:
-        """As this machine resolves names."""
+        """Resolve as this machine does, in a thread."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="earmark-resolver")
         running = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class Targets:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the internet's own, and hides no other."""
+    """Whether an address is on the public internet, and contains no other address that is not."""
     if isinstance(address, IPv6Address):
         if address in _TRANSLATED:
             return is_public(IPv4Address(int(address) & 0xFFFF_FFFF))

@@ -45,7 +45,7 @@ async def migrate(
 ) -> Sequence[Migration]:
     """Bring a database up to date; what was applied, or with `dry_run` what would be.
 
-    `waiting` is a `patience` with the locks that are in the way, a `tell` that hears of them, and `codes` that seal
+    `waiting` is a `patience` (how long to wait for locks), a `tell` that is called while waiting, and `codes` that seal
     what older releases kept in clear; on PostgreSQL, also the `application_role` to grant what servers need.
     """
     scheme = urlsplit(database_url).scheme
@@ -79,7 +79,7 @@ async def erase_buyer(
     """
     from earmark.store.erase_buyer import new_pseudonym
 
-    asked: Any = {"pseudonym": pseudonym or new_pseudonym(), "dry_run": dry_run, "clock": clock or SystemClock()}
+    options: Any = {"pseudonym": pseudonym or new_pseudonym(), "dry_run": dry_run, "clock": clock or SystemClock()}
     scheme = urlsplit(database_url).scheme
     if scheme in POSTGRES:
         _postgres()
@@ -89,16 +89,16 @@ async def erase_buyer(
             raise SetupError(
                 problem="--rewrite is for SQLite. To rewrite PostgreSQL's tables, run VACUUM FULL in psql."
             )
-        return await erasure.erase(database_url, buyer, **asked)
+        return await erasure.erase(database_url, buyer, **options)
     if scheme == "sqlite":
         from earmark.store.sqlite import erase_buyer as of_file
 
-        return await of_file.erase(sqlite_path(database_url), buyer, rewrite=rewrite, **asked)
+        return await of_file.erase(sqlite_path(database_url), buyer, rewrite=rewrite, **options)
     raise SetupError(problem=_unknown(database_url))
 
 
 async def examine(database_url: str, *, clock: Clock | None = None) -> DatabaseFacts:
-    """What a database says of itself, on a connection of its own; it may be old, or set up in a way that is refused."""
+    """Read a database's state on a connection of its own, even with an old schema or settings that a store refuses."""
     if urlsplit(database_url).scheme in POSTGRES:
         _postgres()
         from earmark.store.postgres import database_facts

@@ -27,7 +27,7 @@ ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104 (addresses to listen 
 def open_sandbox(
     clock: Clock | None = None, *, secret: str | None = None, url: str | None = None
 ) -> dict[str, Gateway]:
-    """A gateway for test events, in this process: it knows only what this process asked of it.
+    """A gateway for test events, in this process: it knows only the payments of this process.
 
     Its ids, and its secret where none is given, are made anew: a payment of another process, or of this one before a
     restart, is left as it is, and never taken for one of its own. `url` is where the server is that shows its page.
@@ -44,13 +44,13 @@ def open_sandbox(
 
 
 def open_gateways(settings: Settings, accounts: Accounts | None = None) -> dict[str, Gateway]:
-    """Who takes the money of live events, as far as it is set up. The balance gateway needs the store's accounts."""
+    """The gateways for live events that are set up. The balance gateway needs the store's accounts."""
     balance = _open_balance(settings, accounts) if settings.balance and accounts is not None else {}
     return _open_stripe(settings) | balance
 
 
 def capture_for(settings: Settings) -> Capture:
-    """When money is taken, where a request of the shop does not say."""
+    """When money is captured, unless the shop's request says otherwise."""
     try:
         return Capture(settings.capture)
     except ValueError:
@@ -59,7 +59,7 @@ def capture_for(settings: Settings) -> Capture:
 
 
 def codes_for(settings: Settings) -> AccountCodes:
-    """What keeps the codes of accounts. There is no default: accounts outlive every other secret of a shop."""
+    """Seals account codes under the configured secret. There is no default: accounts outlive a shop's other secrets."""
     if settings.account_secret is None:
         command = "export EARMARK_ACCOUNT_SECRET=$(openssl rand -hex 32)"
         problem = (

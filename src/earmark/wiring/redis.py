@@ -55,7 +55,7 @@ def open_admission(redis_url: str, **options: Any) -> Admission:
 
 
 class Notifications:
-    """Tells other processes which entries were published here, and tells a listener here what they published.
+    """Sends the numbers of entries published here to other processes, and passes theirs to a listener here.
 
     Without a Redis that can carry them nothing is sent: each process then reads the database, which is never wrong.
     """
@@ -69,14 +69,14 @@ class Notifications:
         if self._connections is not None:
             from earmark.seatmap import redis_notifications
 
-            self._tasks.append(asyncio.create_task(redis_notifications.herald(feed, self._connections[0])))
+            self._tasks.append(asyncio.create_task(redis_notifications.publish_numbers(feed, self._connections[0])))
 
     def listen(self, listener: Listener) -> None:
         """Pass on what other processes publish, until closed."""
         if self._connections is not None:
             from earmark.seatmap import redis_notifications
 
-            self._tasks.append(asyncio.create_task(redis_notifications.listen(listener, self._connections[0])))
+            self._tasks.append(asyncio.create_task(redis_notifications.receive_numbers(listener, self._connections[0])))
 
     async def close(self) -> None:
         """Stop both, and close the connections."""

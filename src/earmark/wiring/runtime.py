@@ -1,7 +1,7 @@
 """The runtime: the parts of one process, opened from its settings and closed in the right order.
 
 `earmark serve`, `earmark worker`, the mounted service, the library and the commands that run verbs all open one. There
-is one engine and one payment driver in it, whatever stands in front. At the end
+is one engine and one payment driver in it, whichever of them opened it. At the end
 
     1  the worker rounds that have begun are finished
     2  notifications to other processes stop, and webhook deliveries under way are finished

@@ -1,4 +1,4 @@
-"""The workers that the settings ask for."""
+"""Builds the workers of a process from its settings."""
 
 from __future__ import annotations
 

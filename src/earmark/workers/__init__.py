@@ -1,1 +1,1 @@
-"""By itself: workers that act with nobody asking. Any number of each may run."""
+"""Background workers, started by `earmark worker` or inside a server. Any number of each may run."""

@@ -1,7 +1,7 @@
-"""The heart: says every few seconds that this process lives, and how its workers fare.
+"""Writes heartbeat rows: every few seconds, that this process runs and how the last round of each of its workers ended.
 
-One small write for all of them, which no worker waits for. A worker that fails is told of with the reason and the
-moment it began to fail; one whose round does not end is told of as `stalled`.
+One small write covers all roles of the process, and no worker waits for it. A failing worker is written with the reason
+and the moment it began to fail; a worker whose round does not end is written as `stalled`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from earmark.engine.ports.heartbeats import Heartbeats
 
 BEAT_SECONDS = 5.0
-TELL_SECONDS_MAX = 5.0
+WRITE_SECONDS_MAX = 5.0
 LEAVE_SECONDS_MAX = 1.0
 STALLED_SECONDS = 60.0
 """A round that takes longer is reported as a failure: every step of a round has a deadline far below that."""
 
 
 class Heartbeat:
-    """One per process."""
+    """The heartbeat of one process, for all its roles."""
 
     def __init__(
         self,
@@ -51,28 +51,28 @@ class Heartbeat:
         """By role, when the round began that has not ended."""
         self._status = RoundStatus("heartbeat")
 
-    def takes(self, role: str, *, outcome: str = "starting") -> None:
-        """This process has that role from now on."""
+    def add_role(self, role: str, *, outcome: str = "starting") -> None:
+        """Report this role from now on."""
         self._pulses[role] = HeartbeatReport(role=role, outcome=outcome)
 
-    def began(self, role: str) -> None:
-        """A round of it has begun."""
+    def round_began(self, role: str) -> None:
+        """Note that a round of this role has begun."""
         self._under_way[role] = (time.monotonic(), datetime.now(UTC))
 
-    def felt(
+    def round_ended(
         self, role: str, outcome: str, *, failing_since: datetime | None = None, because: str | None = None
     ) -> None:
-        """A round of it has ended so."""
+        """Note how a round of this role ended."""
         self._under_way.pop(role, None)
         before = self._pulses.get(role) or HeartbeatReport(role=role, outcome=outcome)
         self._pulses[role] = msgspec.structs.replace(
             before, outcome=outcome, rounds=before.rounds + 1, failing_since=failing_since, because=because
         )
 
-    async def beat(self, stop: asyncio.Event) -> None:
-        """Until told to stop; then the rows go, so that only those are missed who did not stop by themselves."""
+    async def run(self, stop: asyncio.Event) -> None:
+        """Write until `stop` is set, then delete the rows: rows that stay are of processes that were killed or hang."""
         while not stop.is_set():
-            await self._tell()
+            await self._write()
             # Jitter, so that many processes do not write in step.
             pause = self._interval_seconds * random.uniform(0.8, 1.0)  # noqa: S311 (jitter, not a secret)
             with contextlib.suppress(TimeoutError):
@@ -80,15 +80,15 @@ class Heartbeat:
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._beats.leave(self.process.id), timeout=LEAVE_SECONDS_MAX)
 
-    async def _tell(self) -> None:
+    async def _write(self) -> None:
         try:
-            await asyncio.wait_for(self._beats.write(self.process, self._told()), timeout=TELL_SECONDS_MAX)
-        except Exception as silence:  # noqa: BLE001 (whatever it is, nobody depends on it)
+            await asyncio.wait_for(self._beats.write(self.process, self._current_pulses()), timeout=WRITE_SECONDS_MAX)
+        except Exception as silence:  # noqa: BLE001 (nothing depends on this write)
             self._status.failed("not_written", described(silence))
         else:
-            self._status.went_well()
+            self._status.succeeded()
 
-    def _told(self) -> list[HeartbeatReport]:
+    def _current_pulses(self) -> list[HeartbeatReport]:
         """Each role as its last round left it, or `stalled` where a round does not end."""
         return [self._stalled(pulse) or pulse for pulse in self._pulses.values()]
 

@@ -1,9 +1,9 @@
-"""The janitor: clears what nobody needs any more, a little at a time.
+"""The janitor: deletes old rows in small batches.
 
-What idempotency keys remember goes when their time is over, and so do heartbeats of those who are long gone, the log
-of what webhooks were sent, which requests opened payments, and who tried to pay lately. The story of the bookings
-stays: the journal is outbox and audit in one, and nothing of it is ever deleted. Any number of janitors may run: one
-walks through the journal at a time, and another passes by.
+It deletes idempotency records and the log of webhook deliveries when their time is over, heartbeats of processes that
+ended long ago, which requests opened payments, and who tried to pay lately. It never deletes a journal entry: the
+journal is outbox and audit log in one. Any number of janitors may run: one of them walks through the journal at a time,
+and the others skip that step.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Clock, Store
 
 BATCH_SIZE_MAX = 500
-"""Small enough that who meets it at SQLite's one writer waits for tens of milliseconds."""
+"""Small enough that a request that waits behind it for SQLite's one writer waits for tens of milliseconds."""
 BEATS_SECONDS = 86_400.0
-"""Long enough for somebody to wonder in the morning who died in the night."""
+"""Long enough for an operator to see in the morning which process ended in the night."""
 KEYS_SECONDS = 86_400.0
 DELIVERIES_SECONDS = 7 * 86_400.0
 
@@ -36,7 +36,7 @@ log = logs.get()
 
 
 class Janitor:
-    """A worker around the upkeep of a store."""
+    """A worker that runs each cleaning step of the store, one batch at a time."""
 
     name = "janitor"
 
@@ -58,7 +58,7 @@ class Janitor:
         self._interval_seconds_max = interval_seconds_max
 
     async def act(self) -> float:
-        """One batch of each chore. Soon again while there is more, and no more than half of the time."""
+        """Run one batch of each step. While there is more, run again soon, but at most half of the time."""
         began = time.monotonic()
         cleared, more = await self.tidy()
         if any(cleared.values()):
@@ -68,11 +68,11 @@ class Janitor:
         return min(time.monotonic() - began, longest) if more else longest
 
     async def tidy(self, *, from_start: bool = False) -> tuple[Mapping[str, int], bool]:
-        """One batch of each chore: how many of what went, and whether more is left.
+        """Run one batch of each step; return how many rows each deleted, and whether more is left.
 
-        A chore that fails does not keep the others from being done; the failure is raised at the end.
+        A step that fails does not stop the others; the failure is raised at the end.
         """
-        chores: dict[str, Callable[[], Awaitable[tuple[int, bool]]]] = {
+        steps: dict[str, Callable[[], Awaitable[tuple[int, bool]]]] = {
             "keys": lambda: self._forget_keys(from_start=from_start),
             "beats": self._clear_beats,
             "deliveries": self._prune_deliveries,
@@ -82,12 +82,12 @@ class Janitor:
         cleared: dict[str, int] = {}
         more = False
         broken: dict[str, Exception] = {}
-        for what, chore in chores.items():
+        for what, step in steps.items():
             try:
-                cleared[what], left = await chore()
+                cleared[what], left = await step()
             except Outage:
                 raise
-            except Exception as failure:  # noqa: BLE001 (whatever it is, the other chores are still to be done)
+            except Exception as failure:  # noqa: BLE001 (the other steps still have to run)
                 broken[what] = failure
             else:
                 more = more or left
@@ -99,19 +99,19 @@ class Janitor:
         done = await self._store.upkeep.forget_keys(
             seconds=self._keys_seconds, limit=self._batch_size_max, from_start=from_start
         )
-        # Also what was done to webhooks by a key. A round that is full may have left something.
+        # Webhooks keep idempotency records of their own. A full batch may have left some.
         before = self._clock.now() - timedelta(seconds=self._keys_seconds)
         forgot = await self._store.webhooks.forget(before=before, limit=self._batch_size_max)
         return done.cleared + forgot, done.more or forgot == self._batch_size_max
 
     async def _forget_payment_keys(self) -> tuple[int, bool]:
         seconds = max(self._keys_seconds, KEY_SECONDS_MIN)
-        gone = await self._store.upkeep.forget_payment_keys(seconds=seconds, limit=self._batch_size_max)
-        return gone, gone == self._batch_size_max
+        deleted = await self._store.upkeep.forget_payment_keys(seconds=seconds, limit=self._batch_size_max)
+        return deleted, deleted == self._batch_size_max
 
     async def _forget_payers(self) -> tuple[int, bool]:
-        gone = await self._store.upkeep.forget_payers(seconds=WINDOW_SECONDS, limit=self._batch_size_max)
-        return gone, gone == self._batch_size_max
+        deleted = await self._store.upkeep.forget_payers(seconds=WINDOW_SECONDS, limit=self._batch_size_max)
+        return deleted, deleted == self._batch_size_max
 
     async def _clear_beats(self) -> tuple[int, bool]:
         cleared = await self._store.heartbeats.clear(seconds=BEATS_SECONDS, limit=self._batch_size_max)

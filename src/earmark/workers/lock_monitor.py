@@ -1,8 +1,7 @@
-"""The watchman: looks every minute or so whether somebody holds a lock for longer than anything should take.
+"""The lock monitor: checks about once a minute for locks that are held longer than any step should take.
 
-Locks of a shop's own programs are in Redis for all to see, whichever process holds them. What is found is said in the
-log, and the metrics of this process show how many there were: so it runs beside the metrics, and not beside the rest
-of the crew.
+The locks of a shop's own programs are visible in Redis, whichever process holds them. Stuck locks are logged, and the
+metrics of this process count them. So it runs in the process that exports metrics, not with the other workers.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class LockMonitor:
-    """A worker around somebody's locks."""
+    """A worker that looks for stuck locks."""
 
-    name = "watchman"
+    name = "lock_monitor"
 
     def __init__(self, locks: Locks, *, stuck_seconds: float = 60.0, interval_seconds: float = 60.0) -> None:
         self._locks = locks
@@ -27,7 +26,7 @@ class LockMonitor:
         self._interval_seconds = interval_seconds
 
     async def act(self) -> float:
-        """One look. While the lock server is silent nothing is known, and what was seen last stands."""
+        """Check once. While the lock server does not answer, the last known count stays."""
         try:
             await self._locks.stuck(older_than=self._stuck_seconds)
         except LocksUnavailable as silent:

@@ -1,4 +1,4 @@
-"""How a worker lives: act, sleep until there is reason to act again, and stop when told."""
+"""The loop of every worker: run a round, sleep until the next one is due, stop when `stop` is set."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ if TYPE_CHECKING:
 
 
 class Worker(Protocol):
-    """Something that acts in rounds."""
+    """An agent that acts in bounded rounds."""
 
     name: str
 
     async def act(self) -> float:
-        """One bounded round; how long to sleep before the next one. Raises when the round failed."""
+        """Run one bounded round; return how many seconds to sleep before the next one. Raises when the round failed."""
         ...
 
 
 async def run(workers: Sequence[Worker], stop: asyncio.Event, *, heartbeat: Heartbeat | None = None) -> None:
-    """Run the workers until `stop` is set; a round that has begun is finished. A heart tells how they fare."""
+    """Run the workers until `stop` is set; a round that has begun is finished. `heartbeat` records how rounds end."""
     async with asyncio.TaskGroup() as group:
         for worker in workers:
-            group.create_task(_live(worker, stop, heartbeat), name=worker.name)
+            group.create_task(_run_rounds(worker, stop, heartbeat), name=worker.name)
         if heartbeat is not None:
-            group.create_task(heartbeat.beat(stop), name="heart")
+            group.create_task(heartbeat.run(stop), name="heartbeat")
 
 
-async def _live(worker: Worker, stop: asyncio.Event, heartbeat: Heartbeat | None) -> None:
+async def _run_rounds(worker: Worker, stop: asyncio.Event, heartbeat: Heartbeat | None) -> None:
     status = RoundStatus(worker.name)
     if heartbeat is not None:
-        heartbeat.takes(worker.name)
+        heartbeat.add_role(worker.name)
     while not stop.is_set():
         if heartbeat is not None:
-            heartbeat.began(worker.name)
+            heartbeat.round_began(worker.name)
         seconds = await _act(worker, status)
         if heartbeat is not None:
-            heartbeat.felt(worker.name, status.outcome, failing_since=status.failing_since, because=status.because)
+            heartbeat.round_ended(
+                worker.name, status.outcome, failing_since=status.failing_since, because=status.because
+            )
         await _sleep(seconds, stop)
 
 
 async def _act(worker: Worker, status: RoundStatus) -> float:
-    """One round; how long to sleep after it."""
+    """Run one round; return how many seconds to sleep after it."""
     try:
         seconds = await worker.act()
     except RoundFailed as failed:
@@ -55,9 +57,9 @@ async def _act(worker: Worker, status: RoundStatus) -> float:
         return pause if failed.seconds is None else failed.seconds
     except Outage as outage:
         return status.failed(outage.code, str(outage.facts().get("because") or described(outage)))
-    except Exception as broken:  # noqa: BLE001 (whatever it is, the next round may go well)
+    except Exception as broken:  # noqa: BLE001 (the next round may succeed)
         return status.failed("internal", described(broken), error=broken)
-    status.went_well()
+    status.succeeded()
     return seconds
 
 

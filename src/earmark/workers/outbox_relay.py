@@ -1,8 +1,8 @@
-"""The relay: numbers what was committed, event by event, and tells those in this process who follow.
+"""The relay: numbers committed journal entries, event by event, and publishes them to the followers in this process.
 
-No booking waits for it, and none depends on it. Any number of relays may run: each passes over the events that
-another is at. The number is committed before anybody is told, so a relay that dies between the two loses nothing:
-whoever follows an event reads on from the last number it saw.
+No booking waits for it, and none depends on it. Any number of relays may run: each skips the events that another one is
+numbering. The number is committed before it is published, so a relay that dies between the two loses nothing: a
+follower reads on from the last number it saw.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from earmark.seatmap.entry_feed import EntryFeed
 
 BATCH_SIZE_MAX = 500
-"""Small enough that who meets it at SQLite's one writer waits for tens of milliseconds."""
+"""Small enough that a request that waits behind it for SQLite's one writer waits for tens of milliseconds."""
 
 FOLLOWED_SECONDS_MAX = 0.1
-"""How long until the next round where things happen and somebody waits to hear of them."""
+"""How long until the next round while entries arrive and this process has followers."""
 
 log = logs.get()
 
 
 class OutboxRelay:
-    """A worker around the outbox."""
+    """A worker that numbers and publishes what is in the outbox."""
 
     name = "relay"
 
@@ -48,7 +48,7 @@ class OutboxRelay:
         self._behind = False
 
     async def act(self) -> float:
-        """One batch. Soon again while there is more, and no more than half of the time: those who book come first."""
+        """Number one batch. While there is more, run again soon, but at most half of the time: bookings come first."""
         began = time.monotonic()
         numbering = await self._outbox.number(
             after=self._after, limit=self._batch_size_max, tell=self._feed.has_followers
@@ -59,7 +59,7 @@ class OutboxRelay:
         self._after = numbering.after
         self._behind = self._behind or numbering.more
         came_round = self._after == START
-        # With nothing to show for it, another relay is at these events: no hurry.
+        # A batch that numbered nothing means that another relay has these events: no hurry.
         soon = self._behind and bool(numbering.count or came_round)
         self._behind = self._behind and not came_round
         # Jitter keeps relays apart.

@@ -1,7 +1,7 @@
-"""The reconciler: sees every payment through whose driver died, hung or was never answered.
+"""The reconciler: completes every payment whose process died, hung or got no answer.
 
-A payment's row says when somebody has to look at it. Any number of reconcilers may run: each is given payments that no
-other has, for a while, and two that drive the same one do no harm. A gateway that does not answer delays no other.
+A payment's row says when it is due for a check. Any number of reconcilers may run: each leases payments that no other
+has, and two that drive the same payment do no harm. A gateway that does not answer delays no other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Reconciler:
         self._interval_seconds_max = interval_seconds_max
 
     async def act(self) -> float:
-        """One batch of each gateway. At once again while there is more; else sleep until the next payment is due."""
+        """Drive one batch of each gateway. Run again at once while there is more; else when the next payment is due."""
         found = await self._driver.reconcile(
             limit=self._batch_size_max, within=ROUND_SECONDS_MAX, gateways=self._gateways
         )

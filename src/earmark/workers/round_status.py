@@ -1,4 +1,4 @@
-"""How a worker fares: what its last round came to, since when it fails, how long to pause, and what the log hears.
+"""The status of a worker: how its last round ended, since when it fails, how long to pause, and what is logged.
 
 A failure is logged when it begins, when its kind changes, and then at most once a minute with the number of failed
 rounds; its end is logged too. Pauses grow with each failed round, up to `PAUSE_SECONDS_MAX`.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PAUSE_SECONDS_MIN = 0.1
 PAUSE_SECONDS_MAX = 2.0
 """A failed round costs about one short transaction, so one in a second does no harm. A longer pause would only delay
-the worker after the database has come back."""
+the worker after the database answers again."""
 LOG_SECONDS = 60.0
 BECAUSE_MAX = 200
 
@@ -40,7 +40,7 @@ class RoundFailed(Exception):
 
 
 class RoundStatus:
-    """Of one worker."""
+    """Counts the failed rounds of one worker, and logs and paces them."""
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.outcome = "starting"
@@ -52,29 +52,29 @@ class RoundStatus:
         self._clock = clock
         self._log_at = 0.0
 
-    def went_well(self) -> None:
-        """The last round did its work."""
+    def succeeded(self) -> None:
+        """Note that the last round succeeded; the end of a failure is logged."""
         if self.failures:
             log.info(self._name, outcome="ok", after_failures=self.failures)
         self.outcome, self.failing_since, self.because, self.failures = "ok", None, None, 0
 
     def failed(self, code: str, because: str, *, error: BaseException | None = None) -> float:
-        """The last round failed; how long to pause. An `error` is logged with its traceback."""
+        """Note that the last round failed; return how long to pause. An `error` is logged with its traceback."""
         self.failures += 1
         changed = self.outcome != code
         self.outcome, self.because = code, _short(because)
         self.failing_since = self.failing_since or datetime.now(UTC)
-        # Full jitter, so that many workers do not come back in step.
+        # Full jitter, so that many workers do not retry in step.
         pause = random.uniform(PAUSE_SECONDS_MIN, min(PAUSE_SECONDS_MAX, 0.5 * 2.0 ** min(self.failures, 10)))  # noqa: S311 (jitter, not a secret)
         if changed or self._clock() >= self._log_at:
             self._log_at = self._clock() + LOG_SECONDS
-            told = log.warning if error is None else log.error
-            told(self._name, outcome=code, because=self.because, failures=self.failures, exc_info=error)
+            write = log.warning if error is None else log.error
+            write(self._name, outcome=code, because=self.because, failures=self.failures, exc_info=error)
         return pause
 
 
 def described(error: BaseException) -> str:
-    """An error in one line."""
+    """An error's type and message, in one line."""
     return f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""The sweeper: ends holds whose time is over, so that counts and lists are right even where nobody looks.
+"""The sweeper: expires due holds, so that counts and lists are right even for events without requests.
 
 Nothing depends on it. A seat whose hold ran out can be taken at once, swept or not. Any number of sweepers may run:
 each passes over the holds that another is ending.
@@ -87,7 +87,7 @@ class Skip:
 
 
 class Sweeper:
-    """A worker around the verb `expire`."""
+    """A worker that runs the verb `expire`."""
 
     name = "sweeper"
 
@@ -120,7 +120,7 @@ class Sweeper:
         self._looked_in_vain = 0
 
     async def act(self) -> float:
-        """One batch. At once again while there is more; else sleep until the next hold is due.
+        """Expire one batch. Run again at once while there is more; else when the next hold is due.
 
         A batch that breaks is narrowed down, with a bounded number of rollbacks in one round.
         """
@@ -132,14 +132,14 @@ class Sweeper:
                 self._narrow_down(busy)
             except Outage:
                 raise
-            except Exception as broken:  # noqa: BLE001 (whatever it is, the other holds are still due)
+            except Exception as broken:  # noqa: BLE001 (the other holds are still due)
                 self._narrow_down(broken)
             else:
                 return await self._after(expired)
         raise RoundFailed(self._trouble()) from self._broken
 
     async def _after(self, expired: Sequence[Booking]) -> float:
-        """How long to sleep after a batch that went well; a failed round as long as some hold cannot be ended."""
+        """Return how long to sleep after a batch that succeeded; raise while some hold cannot be ended."""
         if expired:
             self._swept(len(expired))
             log.info("expire", outcome="ok", count=len(expired))
@@ -198,7 +198,7 @@ class Sweeper:
         self._skip.step_over(busy=busy)
 
     def _try_again(self) -> None:
-        """Those that are passed over, once it is time: what broke them may have been repaired, or the lock be gone."""
+        """Retry the skipped holds once it is time: what broke them may be repaired, or the lock released."""
         now = time.monotonic()
         if now >= self._retry_at:
             self._limit, self._skip, self._retry_busy_at = 1, Skip(), math.inf

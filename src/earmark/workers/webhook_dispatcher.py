@@ -1,9 +1,9 @@
-"""The courier: calls webhooks, signed, until they hear.
+"""The webhook dispatcher: sends signed webhook deliveries, and retries until the receiver answers 2xx.
 
-Every message is sent at least once, and the order is not promised: its `sequence` tells. Any number of couriers may
-run; each is given deliveries that no other has, for a while, so what one leaves undone when it dies another does. A
-webhook that fails is tried with one message at a time, and all that fail together have no more than half of the
-courier's attention: a receiver that is slow or dead delays nobody else.
+Every message is sent at least once. The order is not guaranteed: receivers sort by `sequence`. Any number of
+dispatchers may run; each leases deliveries that no other has, so what one leaves undone when it dies another does. A
+failing webhook is tried with one message at a time, and all failing webhooks together get at most half of the
+dispatcher's capacity: a slow or dead receiver does not delay the others.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from earmark.domain.webhook import Delivery
     from earmark.engine.ports.webhooks import DeliveryLease, Webhooks
-    from earmark.webhooks.sender import EndpointAnswer, Round, WebhookSender
+    from earmark.webhooks.sender import Round, WebhookResponse, WebhookSender
 
-ERRANDS_MAX = 32
+WEBHOOKS_AT_ONCE_MAX = 32
 """How many webhooks are served at once."""
 EACH_MAX = 20
-"""How many deliveries of one webhook an errand has."""
+"""How many deliveries of one webhook are claimed together."""
 AT_ONCE_MAX = 4
-"""How many of these are on their way at once."""
+"""How many of these are sent at once."""
 SPARE_SECONDS = 20.0
 GRACE_SECONDS = 2.0
-"""How long a courier that is to stop waits for those who are answering."""
+"""How long a dispatcher that stops waits for receivers that are answering."""
 GONE = "the receiver answered 410 Gone"
 GAVE_UP = "every delivery failed, for as long as they are retried"
 OFF = "not sent: the webhook is disabled"
@@ -44,7 +44,7 @@ log = logs.get()
 
 
 class WebhookDispatcher:
-    """A worker around the queue of deliveries."""
+    """A worker that sends the deliveries in the queue."""
 
     name = "webhook_dispatcher"
 
@@ -54,34 +54,34 @@ class WebhookDispatcher:
         sender: WebhookSender,
         *,
         retry_seconds_max: float,
-        errands_max: int = ERRANDS_MAX,
+        webhooks_max: int = WEBHOOKS_AT_ONCE_MAX,
         each_max: int = EACH_MAX,
         interval_seconds_max: float = 0.5,
     ) -> None:
         self._webhooks = webhooks
-        self._postman = sender
+        self._sender = sender
         self._retry_seconds_max = retry_seconds_max
-        self._errands_max = errands_max
+        self._webhooks_max = webhooks_max
         self._each_max = each_max
         self._interval_seconds_max = interval_seconds_max
-        # As long as the slowest errand that succeeds may take.
+        # As long as the slowest claim that succeeds may take.
         self.lease_seconds = sender.timeout_seconds * -(-each_max // AT_ONCE_MAX) + SPARE_SECONDS
         self._running: dict[asyncio.Task[None], DeliveryLease] = {}
         self._stopping = False
 
     async def act(self) -> float:
-        """Set out for whoever has something due and is not being served, and look again when one is done."""
-        set_out = await self._set_out()
+        """Start sending to every webhook that has due deliveries and is not being served; return when one is done."""
+        started = await self._start_due()
         if not self._running:
-            # Jitter keeps couriers apart.
+            # Jitter keeps dispatchers apart.
             return self._interval_seconds_max * random.uniform(0.8, 1.0)  # noqa: S311 (jitter, not a secret)
-        if not set_out or len(self._running) >= self._errands_max:
+        if not started or len(self._running) >= self._webhooks_max:
             await asyncio.wait(self._running, timeout=self._interval_seconds_max, return_when=asyncio.FIRST_COMPLETED)
-        self._come_home()
+        self._collect_finished()
         return 0.0
 
     async def close(self) -> None:
-        """Nothing more is sent; whoever is answering is waited for, a little. What is left is delivered by the next."""
+        """Send nothing more; wait briefly for receivers that are answering. Another dispatcher sends the rest."""
         self._stopping = True
         if self._running:
             await asyncio.wait(self._running, timeout=GRACE_SECONDS)
@@ -89,33 +89,33 @@ class WebhookDispatcher:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
-        self._postman.close()
+        self._sender.close()
 
-    async def _set_out(self) -> bool:
-        """First for those who answer, then for those who do not."""
-        failing = sum(errand.webhook.failing_since is not None for errand in self._running.values())
-        well = await self._claim(self._errands_max - len(self._running), each=self._each_max, failing=False)
-        room = min(self._errands_max - len(self._running), self._errands_max // 2 - failing)
-        ill = await self._claim(room, each=1, failing=True)
-        return well or ill
+    async def _start_due(self) -> bool:
+        """Claim deliveries of answering webhooks first, then of failing ones; return whether any was claimed."""
+        failing = sum(claimed.webhook.failing_since is not None for claimed in self._running.values())
+        answering = await self._claim(self._webhooks_max - len(self._running), each=self._each_max, failing=False)
+        room = min(self._webhooks_max - len(self._running), self._webhooks_max // 2 - failing)
+        failing_ones = await self._claim(room, each=1, failing=True)
+        return answering or failing_ones
 
     async def _claim(self, room: int, *, each: int, failing: bool) -> bool:
         if room <= 0:
             return False
-        errands = await self._webhooks.claim(
-            busy={errand.webhook.id for errand in self._running.values()},
+        claims = await self._webhooks.claim(
+            busy={claimed.webhook.id for claimed in self._running.values()},
             webhooks=room,
             each=each,
             failing=failing,
             lease_seconds=self.lease_seconds,
         )
-        for errand in errands:
-            task = asyncio.create_task(self._run(errand), name=f"errand {errand.webhook.id}")
-            self._running[task] = errand
-        return bool(errands)
+        for claimed in claims:
+            task = asyncio.create_task(self._run(claimed), name=f"deliveries to {claimed.webhook.id}")
+            self._running[task] = claimed
+        return bool(claims)
 
-    def _come_home(self) -> None:
-        """Those that are done make room. A store that did not hear how it went is an outage like any other."""
+    def _collect_finished(self) -> None:
+        """Forget finished tasks. Raises what one raised: the store could not record its outcomes."""
         done = [task for task in self._running if task.done()]
         for task in done:
             del self._running[task]
@@ -123,47 +123,47 @@ class WebhookDispatcher:
         for failure in failures:
             raise failure
 
-    async def _run(self, errand: DeliveryLease) -> None:
-        """One errand, to its end: what was tried is recorded with what was not, in one transaction."""
-        webhook = errand.webhook
+    async def _run(self, claimed: DeliveryLease) -> None:
+        """Send the claimed deliveries of one webhook; record those tried and those not, in one transaction."""
+        webhook = claimed.webhook
         if webhook.disabled_at is not None:
-            ended = [_unsent(one, state=DeliveryState.FAILED, now=errand.now, error=OFF) for one in errand.deliveries]
+            ended = [_unsent(one, state=DeliveryState.FAILED, now=claimed.now, error=OFF) for one in claimed.deliveries]
             await self._webhooks.record(webhook.id, ended, None)
             return
         began = time.monotonic()
-        trip = _Trip(errand, span_seconds=self._retry_seconds_max)
-        async with self._postman.round() as calls, asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE_MAX, len(errand.deliveries))):
-                group.create_task(self._carry(trip, calls))
-        outcomes = trip.outcomes + [_unsent(one, state=DeliveryState.PENDING, now=errand.now) for one in trip.waiting]
-        health = trip.health()
+        run = _DeliveryRun(claimed, span_seconds=self._retry_seconds_max)
+        async with self._sender.round() as calls, asyncio.TaskGroup() as group:
+            for _ in range(min(AT_ONCE_MAX, len(claimed.deliveries))):
+                group.create_task(self._deliver(run, calls))
+        outcomes = run.outcomes + [_unsent(one, state=DeliveryState.PENDING, now=claimed.now) for one in run.waiting]
+        health = run.health()
         disabled = await self._webhooks.record(webhook.id, outcomes, health)
         took_ms = round((time.monotonic() - began) * 1000)
-        told = log.info if trip.failures else log.debug
-        told("deliver", webhook=str(webhook.id), delivered=trip.delivered, failed=trip.failures, took_ms=took_ms)
+        write = log.info if run.failures else log.debug
+        write("deliver", webhook=str(webhook.id), delivered=run.delivered, failed=run.failures, took_ms=took_ms)
         if disabled and health is not None:
             log.warning("webhook_disabled", webhook=str(webhook.id), because=health.disabled_because)
 
-    async def _carry(self, trip: _Trip, calls: Round) -> None:
-        """One after the other, until one fails: then the rest waits, and comes again."""
-        webhook = trip.errand.webhook
-        while trip.waiting and not trip.failures and not self._stopping:
-            delivery = trip.waiting.popleft()
+    async def _deliver(self, run: _DeliveryRun, calls: Round) -> None:
+        """Send one after the other until one fails; the rest stays pending and is claimed again later."""
+        webhook = run.claimed.webhook
+        while run.waiting and not run.failures and not self._stopping:
+            delivery = run.waiting.popleft()
             answered = await calls.call(
                 webhook.url,
                 message_id=str(delivery.id),
                 body=delivery.body,
-                secrets=webhook.secrets(now=trip.now),
+                secrets=webhook.secrets(now=run.now),
             )
-            trip.hear(delivery, answered)
+            run.record_answer(delivery, answered)
 
 
-class _Trip:
-    """What an errand has come to so far. Its moments go on from the store's own."""
+class _DeliveryRun:
+    """The outcomes so far of one webhook's claimed deliveries. Its clock continues from the store's."""
 
-    def __init__(self, errand: DeliveryLease, *, span_seconds: float) -> None:
-        self.errand = errand
-        self.waiting = deque(errand.deliveries)
+    def __init__(self, claimed: DeliveryLease, *, span_seconds: float) -> None:
+        self.claimed = claimed
+        self.waiting = deque(claimed.deliveries)
         self.outcomes: list[DeliveryResult] = []
         self.delivered = 0
         self.failures = 0
@@ -175,10 +175,10 @@ class _Trip:
 
     @property
     def now(self) -> datetime:
-        return self.errand.now + timedelta(seconds=time.monotonic() - self._began)
+        return self.claimed.now + timedelta(seconds=time.monotonic() - self._began)
 
-    def hear(self, delivery: Delivery, answered: EndpointAnswer) -> None:
-        """2xx is delivered. Anything else is tried again, until the time for that is over."""
+    def record_answer(self, delivery: Delivery, answered: WebhookResponse) -> None:
+        """Record an answer: 2xx is delivered, anything else is retried until the time for retries is over."""
         now = self.now
         state, due_at = DeliveryState.DELIVERED, now
         if answered.error is None:
@@ -204,8 +204,8 @@ class _Trip:
         )
 
     def health(self) -> WebhookHealth | None:
-        """What this says of the webhook itself; None where it is as well as it was."""
-        webhook, began = self.errand.webhook, self.errand.now
+        """The new state of the webhook itself; None where it has not changed."""
+        webhook, began = self.claimed.webhook, self.claimed.now
         if not self.failures and not (self.delivered and webhook.failing_since):
             return None
         since = webhook.failing_since or began
@@ -220,7 +220,7 @@ class _Trip:
             unless_well_since=None if self._gone else min(over, default=None),
         )
 
-    def _next_try(self, delivery: Delivery, answered: EndpointAnswer, *, now: datetime) -> datetime | None:
+    def _next_try(self, delivery: Delivery, answered: WebhookResponse, *, now: datetime) -> datetime | None:
         return next_try(
             delivery,
             now=now,

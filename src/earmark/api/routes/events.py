@@ -67,11 +67,11 @@ async def show_map(context: RequestContext) -> ApiResponse:
     if shown.event.mode != actor.mode:
         raise EventUnknown(event_id=event_id)
     buyer = actor.buyer
-    tag = version(shown.picture, shown.picture.own.get(buyer, ()) if buyer else ())
+    tag = version(shown.rendered, shown.rendered.own.get(buyer, ()) if buyer else ())
     headers = {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
     if f'"{tag}"' in context.headers.get(b"if-none-match", b"").decode("latin-1"):
         return ApiResponse(status=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return ApiResponse(body=RENDERER.tell(shown.picture, buyer, whole=True), headers=headers)
+    return ApiResponse(body=RENDERER.encode(shown.rendered, buyer, whole=True), headers=headers)
 
 
 async def show_seat(context: RequestContext) -> ApiResponse:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.engine.ports.maintenance import LATE_SECONDS
+from earmark.observability.alert_thresholds import FAILING_WEBHOOK_SECONDS, LATE_SECONDS, OPEN_PAYMENT_SECONDS
 from earmark.schemas.ops import OpsNeed
 
 if TYPE_CHECKING:
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.schemas.ops import OpsHolds, OpsPart, OpsPayments, OpsRelay, OpsWebhooks, OpsWorker
-
-OPEN_SECONDS = 3600.0
-"""A payment that is open for longer than this is stuck; the alert about it says the same."""
-FAILING_SECONDS = 300.0
-"""A receiver may be restarted: what fails for less than this is tried again, and nobody is called."""
 
 
 def of_parts(parts: Sequence[OpsPart]) -> Iterator[OpsNeed]:
@@ -44,7 +39,7 @@ def of_payments(payments: OpsPayments) -> Iterator[OpsNeed]:
             said=said,
             what_to_do="Each is listed below with what to do about it; `earmark payments attention` lists them all.",
         )
-    if payments.open_oldest_seconds > OPEN_SECONDS:
+    if payments.open_oldest_seconds > OPEN_PAYMENT_SECONDS:
         said = f"A payment or refund is open for {_age(payments.open_oldest_seconds)}."
         advice = "Check below whether a reconciler is running, and whether the gateway answers: the logs name it."
         yield OpsNeed(area="payments", count=1, said=said, what_to_do=advice)
@@ -88,7 +83,7 @@ def of_webhooks(webhooks: OpsWebhooks, *, now: datetime) -> Iterator[OpsNeed]:
     """Webhooks that fail or are switched off, and deliveries that no worker has tried in time."""
     for one in webhooks.listed:
         failing = (now - one.failing_since).total_seconds() if one.failing_since else 0.0
-        if one.standing == "failing" and failing > FAILING_SECONDS:
+        if one.standing == "failing" and failing > FAILING_WEBHOOK_SECONDS:
             said = f"The webhook to {one.host} fails, for {_age(failing)}."
             advice = f"Deliveries are retried. `earmark webhooks deliveries {one.id}` shows what the receiver answers."
             yield OpsNeed(area="webhooks", count=1, said=said, what_to_do=advice)

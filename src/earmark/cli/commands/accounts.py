@@ -36,25 +36,25 @@ STDIN = "-"
 CODE_BYTES_MAX = 1024
 
 accounts = App(
-    name="accounts", help="Keep accounts that buyers can pay from: credit and gift cards.", help_format="markdown"
+    name="accounts", help="Manage accounts that buyers pay from: credit and gift cards.", help_format="markdown"
 )
 
 
 @accounts.command(name="open")
 def open_(
     *,
-    currency: Annotated[str, Parameter(help="What it is kept in: an ISO 4217 code, such as EUR.")],
+    currency: Annotated[str, Parameter(help="Its currency: an ISO 4217 code, such as EUR.")],
     test: Annotated[bool, Parameter(negative="", help="For test events. Else for live ones.")] = False,
     code_file: Annotated[
         str | None,
         Parameter(
             allow_leading_hyphen=True,
-            help="Where a code of your own stands, in one line; `-` is stdin. Else one is made, and shown once.",
+            help="A file with a code of your own, in one line; `-` is stdin. Else one is made, and shown once.",
         ),
     ] = None,
     database: Database = None,
 ) -> None:
-    """Open an account with nothing in it, and show its id, which is no secret, and its code, which buyers pay with.
+    """Open an empty account, and show its id, which is no secret, and its code, which buyers pay with.
 
     An account that a code of your own opens already stays as it is.
     """
@@ -71,15 +71,15 @@ def open_(
     code, account = _run(settings, work)
     _print(account)
     if code_file is None:
-        told = f"Its code is {code}: any buyer who has it can pay with it. It is not kept, and cannot be shown again."
-        Console(highlight=False, soft_wrap=True).print(told, markup=False)
+        text = f"Its code is {code}: any buyer who has it can pay with it. It is not kept, and cannot be shown again."
+        Console(highlight=False, soft_wrap=True).print(text, markup=False)
 
 
 @accounts.command
 def find(
     *,
     code_file: Annotated[
-        str, Parameter(allow_leading_hyphen=True, help="Where the code stands, in one line; `-` is stdin.")
+        str, Parameter(allow_leading_hyphen=True, help="A file with the code, in one line; `-` is stdin.")
     ] = STDIN,
     database: Database = None,
 ) -> int:
@@ -87,11 +87,11 @@ def find(
     settings = config.read(os.environ, database_url=database)
     digests = gateways.codes_for(settings).digests(_read_code(code_file))
 
-    async def look(known: Accounts) -> Account | None:
+    async def read(known: Accounts) -> Account | None:
         account_id = await known.find_code(digests)
         return None if account_id is None else await known.read(account_id)
 
-    account = _run(settings, look)
+    account = _run(settings, read)
     if account is None:
         Console(highlight=False, soft_wrap=True).print("This code opens no account.", markup=False)
         return 1
@@ -128,13 +128,13 @@ def show(
 ) -> int:
     """Show an account with its entries, newest last. Exits with 1 when there is none."""
 
-    async def look(known: Accounts) -> tuple[Account, list[AccountEntry]] | None:
+    async def read(known: Accounts) -> tuple[Account, list[AccountEntry]] | None:
         account = await known.read(account_id)
         if account is None:
             return None
         return account, await known.entries(account_id, after=account.number - limit, limit=limit)
 
-    found = _run(config.read(os.environ, database_url=database), look)
+    found = _run(config.read(os.environ, database_url=database), read)
     out = Console(highlight=False, soft_wrap=True)
     if found is None:
         out.print(f"There is no account {account_id}.", markup=False)
@@ -142,12 +142,12 @@ def show(
     account, entries = found
     _print(account)
     for entry in entries:
-        line = f"  {entry.number:>5}  {entry.at:%Y-%m-%d %H:%M:%S}  {entry.kind:<10}  {_said(entry, account.currency)}"
-        out.print(line, markup=False)
+        line = f"  {entry.number:>5}  {entry.at:%Y-%m-%d %H:%M:%S}  {entry.kind:<10}"
+        out.print(f"{line}  {_entry_text(entry, account.currency)}", markup=False)
     return 0
 
 
-def _said(entry: AccountEntry, currency: str) -> str:
+def _entry_text(entry: AccountEntry, currency: str) -> str:
     amount, balance = Money(amount=entry.amount or entry.aside, currency=currency), entry.balance
     why = f"  {entry.reason}" if entry.reason else ""
     return f"{amount!s:>16}  balance {Money(amount=balance, currency=currency)}  {entry.id}{why}"
@@ -155,12 +155,12 @@ def _said(entry: AccountEntry, currency: str) -> str:
 
 def _print(account: Account) -> None:
     figures = {"balance": account.balance, "set aside": account.set_aside, "free": account.free}
-    told = ", ".join(f"{name} {Money(amount=amount, currency=account.currency)}" for name, amount in figures.items())
-    Console(highlight=False, soft_wrap=True).print(f"{account.id} ({account.mode}): {told}", markup=False)
+    text = ", ".join(f"{name} {Money(amount=amount, currency=account.currency)}" for name, amount in figures.items())
+    Console(highlight=False, soft_wrap=True).print(f"{account.id} ({account.mode}): {text}", markup=False)
 
 
 def _read_code(file: str) -> str:
-    """One line; from a terminal, without showing it."""
+    """Read one line; a terminal does not echo it."""
     try:
         if file != STDIN:
             with Path(file).open(encoding="utf-8") as opened:
@@ -174,8 +174,8 @@ def _run(settings: config.Settings, work: Callable[[Accounts], Awaitable[T]]) ->
     try:
         return asyncio.run(_within(settings.database_url, work))
     except InvalidRequest as refused:
-        told = "; ".join(f"{error['path']} {error['message']}" for error in refused.errors)
-        raise SetupError(problem=f"Not done: {told}.") from refused
+        text = "; ".join(f"{error['path']} {error['message']}" for error in refused.errors)
+        raise SetupError(problem=f"Not done: {text}.") from refused
     except IdempotencyMismatch as refused:
         raise SetupError(problem="Not done: this entry was used for another credit.") from refused
 

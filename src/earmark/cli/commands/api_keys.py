@@ -1,4 +1,4 @@
-"""Commands about API keys: make one, list them, change a secret, take one back."""
+"""Commands about API keys: create one, list them, rotate a secret, revoke one."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ DAY = 86_400
 KeyArgument = Annotated[str, Parameter(help="The key's id, as `list` shows it.")]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout, and nothing else.")]
 
-keys = App(name="keys", help="Keep the API keys that speak for the shop, each with its scopes.", help_format="markdown")
+keys = App(name="keys", help="Manage the shop's API keys and their scopes.", help_format="markdown")
 
 
 @keys.command
 def create(
-    name: Annotated[str, Parameter(help="What people call it, such as the till or the program that has it.")],
+    name: Annotated[str, Parameter(help="What people call it, such as the box office or the program that has it.")],
     *,
     scope: Annotated[
         list[Literal["sell", "manage", "ops"]],
@@ -44,12 +44,12 @@ def create(
     ],
     test: Annotated[bool, Parameter(negative="", help="For test events. Else for live ones.")] = False,
     days: Annotated[
-        int | None, Parameter(validator=Number(gte=1, lte=36_500), help="Until when it is good. Else until revoked.")
+        int | None, Parameter(validator=Number(gte=1, lte=36_500), help="Days it is valid. Else until revoked.")
     ] = None,
     json: Json = False,
     database: Database = None,
 ) -> None:
-    """Make a key. Its secret is printed once, on stdout, and kept nowhere."""
+    """Create a key. Its secret is printed once, on stdout, and stored nowhere."""
     secret, scopes = new_key(mode=Mode.TEST if test else Mode.LIVE), frozenset(map(Scope, scope))
     seconds = None if days is None else days * DAY
     made = _run(
@@ -63,12 +63,12 @@ def create(
             seconds=seconds,
         ),
     )
-    _tell(made, secret, json=json)
+    _print_with_secret(made, secret, json=json)
 
 
 @keys.command(name="list")
 def list_(*, json: Json = False, database: Database = None) -> None:
-    """List the keys, the revoked ones too. No secret is shown: none is kept."""
+    """List the keys, the revoked ones too. No secret is shown: none is stored."""
     found = _run(database, _all)
     out = Console(highlight=False, soft_wrap=True)
     if json:
@@ -85,13 +85,13 @@ def rotate(
     grace_seconds: Annotated[
         int,
         Parameter(
-            validator=Number(gte=0, lte=GRACE_SECONDS_MAX), help="How long the old secret is good. A day if not said."
+            validator=Number(gte=0, lte=GRACE_SECONDS_MAX), help="How long the old secret is valid. A day by default."
         ),
     ] = DAY,
     json: Json = False,
     database: Database = None,
 ) -> None:
-    """Give a key a new secret, printed once. The old one is good for a while longer, so that nobody is locked out."""
+    """Give a key a new secret, printed once. The old one stays valid for a while, for programs that still use it."""
 
     async def work(known: Keys) -> tuple[ApiKey, str]:
         before = await known.read(KeyId(key_id))
@@ -99,17 +99,17 @@ def rotate(
         after = await known.rotate(KeyId(key_id), secret_hash=hash_of(secret), grace_seconds=grace_seconds)
         return after, secret
 
-    _tell(*_run(database, work), json=json)
+    _print_with_secret(*_run(database, work), json=json)
 
 
 @keys.command
 def revoke(key_id: KeyArgument, *, json: Json = False, database: Database = None) -> None:
-    """Take a key back, for good. Servers refuse it, and the tokens that it issued, within a second."""
-    gone = _run(database, lambda known: known.revoke(KeyId(key_id)))
+    """Revoke a key, for good. Servers refuse it, and the tokens that it issued, within a second."""
+    revoked = _run(database, lambda known: known.revoke(KeyId(key_id)))
     if json:
-        _print_json(_facts(gone))
+        _print_json(_facts(revoked))
     else:
-        Console(highlight=False, soft_wrap=True).print(_line(gone), markup=False)
+        Console(highlight=False, soft_wrap=True).print(_line(revoked), markup=False)
 
 
 async def _all(known: Keys) -> list[ApiKey]:
@@ -121,8 +121,8 @@ async def _all(known: Keys) -> list[ApiKey]:
     return found
 
 
-def _tell(key: ApiKey, secret: str, *, json: bool) -> None:
-    """The secret alone on stdout, so that a script can take it; what it belongs to on stderr."""
+def _print_with_secret(key: ApiKey, secret: str, *, json: bool) -> None:
+    """Print the secret alone on stdout, so that a script can read it, and the key's facts on stderr."""
     if json:
         _print_json(_facts(key) | {"secret": secret})
         return
@@ -157,8 +157,8 @@ def _state(key: ApiKey) -> str:
 def _line(key: ApiKey) -> str:
     state = _state(key)
     until = {"rotating": key.old_until, "good": key.expires_at}.get(state)
-    told = {"rotating": "old secret good until", "good": "good until"}.get(state, "")
-    when = f"  {told} {until:%Y-%m-%d %H:%M:%S} UTC" if until else f"  {state}"
+    text = {"rotating": "old secret good until", "good": "good until"}.get(state, "")
+    when = f"  {text} {until:%Y-%m-%d %H:%M:%S} UTC" if until else f"  {state}"
     return f"{key.id}  {key.mode}  {','.join(sorted(key.scopes))}  {key.name}{when}"
 
 
@@ -171,8 +171,8 @@ def _run(database: str | None, work: Callable[[Keys], Awaitable[T]]) -> T:
     try:
         return asyncio.run(_within(url, work))
     except InvalidRequest as refused:
-        told = "; ".join(f"{error['path']} {error['message']}" for error in refused.errors)
-        raise SetupError(problem=f"Not done: {told}.") from refused
+        text = "; ".join(f"{error['path']} {error['message']}" for error in refused.errors)
+        raise SetupError(problem=f"Not done: {text}.") from refused
 
 
 async def _within(url: str, work: Callable[[Keys], Awaitable[T]]) -> T:

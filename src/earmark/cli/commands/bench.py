@@ -1,4 +1,4 @@
-"""The commands that measure."""
+"""The commands that measure Earmark on this machine, each in servers of its own."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def booking(
         ) from missing
     chosen = tuple(dict.fromkeys(workload)) if workload else tuple(plans.WORKLOADS)
     plan = plans.BookingPlan(rounds=rounds, seconds=seconds, clients=clients, workloads=chosen)
-    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
-    with terminal.BookingProgress(out if out.is_terminal and not json else told, plan) as watch:
+    err, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    with terminal.BookingProgress(out if out.is_terminal and not json else err, plan) as watch:
         result = asyncio.run(runs.run(plan, database=database, redis=redis, watch=watch))
     if html is not None:
         html.write_text(html_report.page(result, when=datetime.now(UTC)), encoding="utf-8")
     if markdown is not None:
         markdown.write_text(tables.tables(result), encoding="utf-8")
-    return _end(result, told=told, show=None if json else lambda: terminal.show(out, result))
+    return _end(result, err=err, show=None if json else lambda: terminal.show(out, result))
 
 
 @bench.command
@@ -110,7 +110,7 @@ def locks(
     html: Annotated[Path | None, Parameter(help="Write a report with plots here.")] = None,
     json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
 ) -> int:
-    """Measure the locks beside those of other libraries, on one server. Exits with 1 when a lock let two in."""
+    """Measure the locks beside those of other libraries, on one server. Exits with 1 when a lock had two holders."""
     check_folder(html)
     try:
         from earmark.bench.locks import html_report, lock_libraries, terminal
@@ -118,16 +118,16 @@ def locks(
     except ModuleNotFoundError as missing:
         raise SetupError(problem="The locks need an extra: pip install 'earmark[redis]'") from missing
     plan = runs.LockPlan(rounds=rounds, seconds=seconds)
-    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    err, out = Console(stderr=True, highlight=False), Console(highlight=False)
     with runs.server(redis) as url:
         field = lock_libraries.gather(url)
         for name in field.absent:
-            told.print(f"{name} is not installed, and left out: pip install {name}", soft_wrap=True)
-        with terminal.LockProgress(out if out.is_terminal and not json else told, plan) as watch:
+            err.print(f"{name} is not installed, and left out: pip install {name}", soft_wrap=True)
+        with terminal.LockProgress(out if out.is_terminal and not json else err, plan) as watch:
             result = runs.run(url, plan, field=field, watch=watch)
     if html is not None:
         html.write_text(html_report.page(result, when=datetime.now(UTC)), encoding="utf-8")
-    return _end(result, told=told, show=None if json else lambda: terminal.show(out, result))
+    return _end(result, err=err, show=None if json else lambda: terminal.show(out, result))
 
 
 @bench.command
@@ -150,9 +150,9 @@ def stream(
             problem="The bench needs extras: pip install 'earmark[postgres,server,testservers]'"
         ) from missing
     plan = runs.StreamPlan(readers=readers, rate=rate, seconds=seconds)
-    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
-    result = asyncio.run(runs.run(plan, database=database, watch=told.print))
-    return _end(result, told=told, show=None if json else lambda: terminal.show(out, result))
+    err, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    result = asyncio.run(runs.run(plan, database=database, watch=err.print))
+    return _end(result, err=err, show=None if json else lambda: terminal.show(out, result))
 
 
 @bench.command
@@ -194,10 +194,10 @@ def http(
         overload_connections=overload or min(OVERLOAD_EACH * workers, 25_000),
         workers=workers,
     )
-    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
-    with terminal.HttpProgress(out if out.is_terminal and not json else told) as watch:
+    err, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    with terminal.HttpProgress(out if out.is_terminal and not json else err) as watch:
         result = asyncio.run(runs.run(plan, database=database, watch=watch))
-    return _end(result, told=told, show=None if json else lambda: terminal.show(out, result))
+    return _end(result, err=err, show=None if json else lambda: terminal.show(out, result))
 
 
 @bench.command
@@ -221,7 +221,7 @@ def incidents(
     markdown: Annotated[Path | None, Parameter(help="Write the tables in Markdown here.")] = None,
     json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
 ) -> int:
-    """Measure what clients hear while something is out, and after it. Exits with 1 when a floor is missed."""
+    """Measure how clients are answered during an incident, and after it. Exits with 1 when a floor is missed."""
     check_folder(markdown)
     try:
         from earmark.bench.incidents import run as runs
@@ -240,11 +240,11 @@ def incidents(
         after_seconds=after,
         earmark=(str(earmark.absolute()),) if earmark else (),
     )
-    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
-    result = asyncio.run(runs.run(plan, watch=lambda said: told.print(said, soft_wrap=True)))
+    err, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    result = asyncio.run(runs.run(plan, watch=lambda line: err.print(line, soft_wrap=True)))
     if markdown is not None:
         markdown.write_text(tables.markdown(result), encoding="utf-8")
-    return _end(result, told=told, show=None if json else lambda: tables.show(out, result))
+    return _end(result, err=err, show=None if json else lambda: tables.show(out, result))
 
 
 @bench.command
@@ -275,38 +275,38 @@ def attacks(
     chosen = tuple(dict.fromkeys(attack)) if attack else tuple(runs.all_attacks())
     program = (str(earmark.absolute()),) if earmark else ()
     plan = AttackPlan(attacks=chosen, rounds=rounds, seconds=seconds, earmark=program)
-    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
-    result = asyncio.run(runs.run(plan, watch=lambda said: told.print(said, soft_wrap=True)))
+    err, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    result = asyncio.run(runs.run(plan, watch=lambda line: err.print(line, soft_wrap=True)))
     if markdown is not None:
         markdown.write_text(tables.markdown(result), encoding="utf-8")
-    return _end(result, told=told, show=None if json else lambda: tables.show(out, result))
+    return _end(result, err=err, show=None if json else lambda: tables.show(out, result))
 
 
-class _Result(Protocol):
-    """What all benches come to."""
+class _BenchResult(Protocol):
+    """What every bench returns."""
 
     @property
     def flaws(self) -> list[str]:
-        """What must never be."""
+        """Violations and missed floors; any of them makes the exit code 1."""
         ...
 
     def plain(self) -> dict[str, Any]:
-        """The whole, ready for JSON."""
+        """The whole result, ready for JSON."""
         ...
 
 
-def _end(result: _Result, *, told: Console, show: Callable[[], None] | None) -> int:
-    """Show it, or print JSON; then what must never be, and the exit code that says so."""
+def _end(result: _BenchResult, *, err: Console, show: Callable[[], None] | None) -> int:
+    """Show the result, or print JSON; then its flaws, and return the exit code."""
     if show:
         show()
     else:
         sys.stdout.write(msgspec.json.encode(result.plain()).decode() + "\n")
     for flaw in result.flaws:
-        told.print(f"[red]earmark:[/] {flaw}", soft_wrap=True)
+        err.print(f"[red]earmark:[/] {flaw}", soft_wrap=True)
     return 1 if result.flaws else 0
 
 
 def check_folder(page: Path | None) -> None:
-    """Before anything is measured: minutes later would be too late."""
+    """Refuse a missing folder before anything is measured, rather than minutes later."""
     if page is not None and not page.absolute().parent.is_dir():
         raise SetupError(problem=f"There is no folder {page.absolute().parent} to write the report in.")

@@ -1,4 +1,4 @@
-"""The verbs as commands, at a service or at a database: the same code, through the client or through the library."""
+"""The verbs as commands, for a service (through the client) or a database (through the library)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cyclopts.validators import Number
 
 from earmark import config
 from earmark.cli import output
-from earmark.cli.output import Told
+from earmark.cli.output import Printed
 from earmark.domain.mode import Mode
 from earmark.errors import EarmarkError, SetupError
 
@@ -27,22 +27,24 @@ if TYPE_CHECKING:
 
 EVENTS_MAX = 10_000
 NOT_DECIDED = 3
-"""The exit code of a payment that is under way: neither a sale nor a refusal."""
+"""The exit code while a payment is not decided: neither a sale nor a refusal."""
 
 
-Service = Annotated[str | None, Parameter(help="A service, as the bearer of the key in EARMARK_KEY. Else EARMARK_URL.")]
+Service = Annotated[str | None, Parameter(help="The URL of a service; EARMARK_KEY is the key. Else EARMARK_URL.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Which Earmark, and how it is told."""
+    """Which service or database, and the format of the output."""
 
     url: Service = None
     database: Annotated[str | None, Parameter(help="A database, without a service. Else EARMARK_DATABASE_URL.")] = None
     test: Annotated[
         bool,
-        Parameter(negative="", show_default=False, help="Test events of the database; a service knows by the key."),
+        Parameter(
+            negative="", show_default=False, help="Use the database's test events; for a service, the key decides."
+        ),
     ] = False
     as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="JSON on stdout.")] = False
 
@@ -59,7 +61,7 @@ Units = Annotated[
 ]
 Amount = Annotated[int, Parameter(validator=Number(gte=0), help="Minor units of the event's currency.")]
 
-event = App(name="event", help="Make, list and show events.", help_format="markdown")
+event = App(name="event", help="Create, list and show events.", help_format="markdown")
 
 
 @event.command
@@ -67,14 +69,14 @@ def create(
     event_id: Event,
     /,
     *,
-    name: Annotated[str, Parameter(help="What people call it.")],
+    name: Annotated[str, Parameter(help="The event's name.")],
     currency: Annotated[str, Parameter(help="ISO 4217, such as EUR.")],
     seat: Annotated[
         tuple[str, ...],
         Parameter(negative="", show_default=False, help="A seat and its price: A1=4500. May be repeated."),
     ] = (),
     rows: Annotated[
-        int, Parameter(validator=Number(gte=0), show_default=False, help="Rows A, B, C… of a plain house.")
+        int, Parameter(validator=Number(gte=0), show_default=False, help="How many rows, named A, B, C…")
     ] = 0,
     seats_per_row: Annotated[
         int, Parameter(validator=Number(gte=0), show_default=False, help="Seats in each row.")
@@ -88,19 +90,19 @@ def create(
             negative="", show_default=False, help="A pool, its capacity and price: GA=100:2500. May be repeated."
         ),
     ] = (),
-    per_buyer_max: Annotated[int | None, Parameter(help="How much one buyer may have.")] = None,
+    per_buyer_max: Annotated[int | None, Parameter(help="How many seats and units one buyer may have.")] = None,
     key: Key = None,
     where: Where = HERE,
 ) -> None:
-    """Make an event and everything it sells. Prices are in minor units."""
+    """Create an event and everything it sells. Prices are in minor units."""
     from earmark import Layout
 
-    seats = {seat_id: _number(said) for seat_id, said in map(_pair, seat)}
-    pools = {pool_id: _capacity(said) for pool_id, said in map(_pair, pool)}
+    seats = {seat_id: _number(text) for seat_id, text in map(_pair, seat)}
+    pools = {pool_id: _capacity(text) for pool_id, text in map(_pair, pool)}
     layout = Layout(rows=rows, seats_per_row=seats_per_row, price=price) if rows or seats_per_row else None
     terms: EventTerms = {} if per_buyer_max is None else {"per_buyer_max": per_buyer_max}
 
-    async def make(shop: Shop) -> Told:
+    async def make(shop: Shop) -> Printed:
         return await shop.create(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, key=key, **terms
         )
@@ -112,7 +114,7 @@ def create(
 def list_(*, where: Where = HERE) -> None:
     """List the events, by id."""
 
-    async def read(shop: Shop) -> Told:
+    async def read(shop: Shop) -> Printed:
         found = []
         async for one in shop.events():
             found.append(one)
@@ -127,8 +129,8 @@ def list_(*, where: Where = HERE) -> None:
 def show_event(event_id: Event, /, *, where: Where = HERE) -> None:
     """Show an event, what is left of it, and its seats."""
 
-    async def read(shop: Shop) -> Told:
-        return output.House(event=await shop.event(event_id), map=await shop.map(event_id))
+    async def read(shop: Shop) -> Printed:
+        return output.EventWithMap(event=await shop.event(event_id), map=await shop.map(event_id))
 
     _run(where, read)
 
@@ -138,18 +140,23 @@ def hold(
     seats: Annotated[tuple[str, ...], Parameter(help="Seats, by name.", negative="", show_default=False)] = (),
     /,
     *,
-    buyer: Annotated[str, Parameter(help="Who it is held for, as the shop knows them.")],
+    buyer: Annotated[str, Parameter(help="The buyer it is held for, by the shop's own id.")],
     best: Annotated[
-        int | None, Parameter(help="So many of the best seats that are free, instead of naming them.")
+        int | None, Parameter(help="How many seats: the best that are free, instead of named ones.")
     ] = None,
     together: Annotated[bool, Parameter(negative="", help="The best seats side by side, or none at all.")] = False,
     pool: Units = (),
-    ttl_seconds: Annotated[int | None, Parameter(help="For how long. Else as the event, or the service, says.")] = None,
+    ttl_seconds: Annotated[
+        int | None, Parameter(help="How long to hold. Else the default of the event or service.")
+    ] = None,
     key: Key = None,
     where: Where = HERE,
 ) -> None:
-    """Set seats and pool units aside for a few minutes, all or nothing."""
-    pools = {pool_id: _number(said) for pool_id, said in map(_pair, pool)}
+    """Set seats and pool units aside for a few minutes.
+
+    All of them, or none.
+    """
+    pools = {pool_id: _number(text) for pool_id, text in map(_pair, pool)}
     best_available = None if best is None else {"count": best, "together": together}
     _run(
         where,
@@ -166,7 +173,7 @@ def hold(
 
 
 def show(booking_id: Booking, /, *, where: Where = HERE) -> None:
-    """Show a booking as it is."""
+    """Show a booking."""
     _run(where, lambda shop: shop.booking(booking_id))
 
 
@@ -174,7 +181,7 @@ def extend(
     booking_id: Booking,
     /,
     *,
-    seconds: Annotated[int, Parameter(help="How much longer.")] = 120,
+    seconds: Annotated[int, Parameter(help="How many seconds more.")] = 120,
     key: Key = None,
     where: Where = HERE,
 ) -> None:
@@ -187,9 +194,10 @@ def pay(
     /,
     *,
     method: Annotated[
-        str | None, Parameter(help="A token of the gateway's own, never a card number; needed unless the total is 0.")
+        str | None,
+        Parameter(help="A payment method of the gateway, never a card number; needed unless the total is 0."),
     ] = None,
-    gateway: Annotated[str | None, Parameter(help="Which one, where there are several.")] = None,
+    gateway: Annotated[str | None, Parameter(help="Which gateway, where there are several.")] = None,
     key: Key = None,
     where: Where = HERE,
 ) -> int:
@@ -197,8 +205,8 @@ def pay(
 
     Exits with 3 while it is no sale yet: the buyer must act, or the gateway has not decided.
     """
-    told = _run(where, lambda shop: shop.pay(booking_id, method=method, gateway=gateway, key=key))
-    return NOT_DECIDED if output.is_open(told) else 0
+    result = _run(where, lambda shop: shop.pay(booking_id, method=method, gateway=gateway, key=key))
+    return NOT_DECIDED if output.is_open(result) else 0
 
 
 def confirm(
@@ -218,7 +226,7 @@ def confirm(
 
 
 def release(booking_id: Booking, /, *, key: Key = None, where: Where = HERE) -> None:
-    """Let go of a hold."""
+    """End a hold, and free its seats."""
     _run(where, lambda shop: shop.release(booking_id, key=key))
 
 
@@ -236,10 +244,10 @@ def cancel(
     where: Where = HERE,
 ) -> None:
     """Undo a sale, or some seats and units of it."""
-    pools = {pool_id: _number(said) for pool_id, said in map(_pair, pool)}
+    pools = {pool_id: _number(text) for pool_id, text in map(_pair, pool)}
     back = _back(give_back)
 
-    async def undo(shop: Shop) -> Told:
+    async def undo(shop: Shop) -> Printed:
         return await shop.cancel(booking_id, refund=back, seats=seats, pools=pools, reason=reason, key=key)
 
     _run(where, undo)
@@ -258,19 +266,19 @@ def refund(
     _run(where, lambda shop: shop.refund(booking_id, amount=amount, reason=reason, key=key))
 
 
-def _run(where: Where, work: Callable[[Shop], Awaitable[Told]]) -> Told:
-    """Do it, and tell what came of it; what is refused is one line that says what to do."""
+def _run(where: Where, work: Callable[[Shop], Awaitable[Printed]]) -> Printed:
+    """Run a verb and print its result; a refusal becomes one line that says what to do."""
 
-    async def run() -> Told:
+    async def run() -> Printed:
         async with _open(where) as shop:
             return await work(shop)
 
     try:
-        told = asyncio.run(run())
+        result = asyncio.run(run())
     except EarmarkError as error:
         raise SetupError(problem=output.advise(error)) from error
-    output.show(told, as_json=where.as_json)
-    return told
+    output.show(result, as_json=where.as_json)
+    return result
 
 
 def service_url(url: str | None, database: str | None) -> str | None:
@@ -296,8 +304,8 @@ async def _open(where: Where) -> AsyncIterator[Shop]:
         yield Earmark(runtime.engine, mode=Mode.TEST if where.test else Mode.LIVE, payments=runtime.payments)
 
 
-def _back(said: str | None) -> Literal["full", "none"] | int | None:
-    match said:
+def _back(text: str | None) -> Literal["full", "none"] | int | None:
+    match text:
         case None:
             return None
         case "full":
@@ -305,24 +313,24 @@ def _back(said: str | None) -> Literal["full", "none"] | int | None:
         case "none":
             return "none"
         case _:
-            return _number(said)
+            return _number(text)
 
 
-def _pair(said: str) -> tuple[str, str]:
-    name, equals, value = said.rpartition("=")
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=")
     if not equals or not name:
-        raise SetupError(problem=f"{said!r} says no number: write it as NAME=NUMBER.")
+        raise SetupError(problem=f"{text!r} has no number: write it as NAME=NUMBER.")
     return name, value
 
 
-def _capacity(said: str) -> tuple[int, int]:
-    capacity, colon, price = said.partition(":")
+def _capacity(text: str) -> tuple[int, int]:
+    capacity, colon, price = text.partition(":")
     if not colon:
-        raise SetupError(problem=f"{said!r} is no pool: write it as NAME=CAPACITY:PRICE.")
+        raise SetupError(problem=f"{text!r} is not a pool: write it as NAME=CAPACITY:PRICE.")
     return _number(capacity), _number(price)
 
 
-def _number(said: str) -> int:
-    if not said.isascii() or not said.isdigit():
-        raise SetupError(problem=f"{said!r} is no whole number.")
-    return int(said)
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise SetupError(problem=f"{text!r} is not a whole number.")
+    return int(text)

@@ -1,4 +1,4 @@
-"""Walking a gateway's books beside ours."""
+"""Compares our payments with a gateway's records, for `earmark verify --books`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLOCKS_APART = timedelta(minutes=10)
 
 
 async def compare(store: Store, gateway: Gateway, *, since: datetime) -> Comparison:
-    """Lay both books side by side, from `since` on. Ours are read first: what they say was taken is taken by then."""
+    """Compare both records, from `since` on. Ours are read first: what they say was captured was captured by then."""
     ours = await _ours(store, gateway, since=since)
     theirs: dict[UUID, list[Record]] = {}
     found = Comparison()
@@ -51,7 +51,7 @@ async def compare(store: Store, gateway: Gateway, *, since: datetime) -> Compari
 
 
 async def _ours(store: Store, gateway: Gateway, *, since: datetime) -> dict[UUID, Payment]:
-    """Our payments there; what was paid in its other mode is in other books."""
+    """Our payments at this gateway, in its mode: the gateway keeps separate records for test and live."""
     found: dict[UUID, Payment] = {}
     after: PaymentId | None = None
     while page := await store.page_payments(gateway.name, since=since, after=after, limit=PAGE_SIZE):
@@ -61,7 +61,7 @@ async def _ours(store: Store, gateway: Gateway, *, since: datetime) -> dict[UUID
 
 
 async def _judge(store: Store, gateway: Gateway, payment: Payment, differs: list[Flaw], found: Comparison) -> None:
-    """Look at both once more: while one page was turned, the payment may have gone on."""
+    """Read both sides again before reporting: the payment may have moved while pages were read."""
     about = await store.read_dossier(payment.id)
     assert about is not None, "a payment is never deleted"
     now = about.payment

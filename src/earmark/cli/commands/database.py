@@ -1,4 +1,4 @@
-"""Commands about the database: migrate, verify."""
+"""Commands about the database: migrate it, and verify its promises."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Database = Annotated[
 ]
 
 WRONG_USAGE = 2
-"""The exit code of a command that was asked for what it cannot do."""
+"""The exit code for a request that the command cannot fulfil."""
 WHY_NOT = (
     "verify reads every row of the database, test and live, in one snapshot, and no API key may read all of it. "
     "Run `earmark verify --database postgresql://user@host/name` where the database can be reached."
@@ -43,7 +43,7 @@ def migrate(
         Parameter(validator=Number(gte=0.01, lte=3600), help="How long to wait for one lock."),
     ] = LockPatience().lock_seconds,
     wait_seconds: Annotated[
-        float, Parameter(validator=Number(gte=0, lte=86_400), help="How long to try again before giving a step up.")
+        float, Parameter(validator=Number(gte=0, lte=86_400), help="How long to retry a step before giving up.")
     ] = LockPatience().seconds_max,
     application_role: Annotated[
         str | None,
@@ -61,7 +61,7 @@ def migrate(
             settings.database_url,
             dry_run=dry_run,
             patience=patience,
-            tell=lambda said: err.print(redact(said)),
+            tell=lambda line: err.print(redact(line)),
             application_role=application_role,
         )
     )
@@ -73,7 +73,7 @@ def migrate(
 
 
 def _needs(step: Migration) -> str:
-    """A contract ends the time of older code, and is worth a warning."""
+    """A warning for a migration that older code cannot run on."""
     if step.oldest_code == ANY_CODE:
         return ""
     return f" (code older than migration {step.oldest_code:04} may not run on it)"
@@ -90,15 +90,16 @@ def verify(
         int, Parameter(validator=Number(gte=1, lte=10_000), help="How many rows to name per broken rule, at most.")
     ] = 20,
     books: Annotated[
-        bool, Parameter(negative="", help="Compare our payments with the books of every gateway that is set up, too.")
+        bool, Parameter(negative="", help="Also compare our payments with the records of every gateway.")
     ] = False,
     days: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=3650), help="How many days of its books to compare.")
+        int, Parameter(validator=Number(gte=1, lte=3650), help="How many days of records to compare.")
     ] = 30,
 ) -> int:
-    """Check the promises on a live database: no seat sold twice, no booking resolved twice, no count that drifted.
+    """Check the promises on a live database, without changing it.
 
-    Reads only. Exits with 1 and names the rows when a promise is broken.
+    No seat sold twice, no booking resolved twice, no count that drifted. Exits with 1 and names the rows when a promise
+    is broken.
     """
     if service := url or (None if _is_named(database) else os.environ.get("EARMARK_URL")):
         err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
@@ -109,7 +110,7 @@ def verify(
 
 
 def _is_named(database: str | None) -> bool:
-    """Whether an option or the environment says which database; a command line at a service has none of them."""
+    """Whether an option or the environment names a database; a machine that only uses a service has neither."""
     (origin,) = (one for one in config.trace(os.environ, database_url=database) if one.setting.name == "database_url")
     return origin.source != "default"
 
@@ -136,7 +137,7 @@ async def _verify(settings: config.Settings, *, rows: int, days: int | None) -> 
 
 
 async def _compare(store: Store, settings: config.Settings, *, since: datetime, out: Console) -> list[Flaw]:
-    """Each gateway's books beside ours; what differs and is not over is only told."""
+    """Compare each gateway's records with ours; differences of open payments are printed, but are no flaws."""
     opened = gateways.open_gateways(settings, store.accounts)
     try:
         if not opened:
@@ -154,6 +155,8 @@ async def _beside(store: Store, gateway: Gateway, *, since: datetime, out: Conso
         raise SetupError(problem=f"The books of {gateway.name} cannot be read: {silence}") from silence
     for waits in found.still_open:
         out.print(f"[yellow]still open[/] {waits.row}", markup=True)
-    told = f"books of {gateway.name}: {found.agree} agree, {len(found.still_open)} still open, {len(found.flaws)} wrong"
-    out.print(f"{told}; {found.foreign} charges there carry no id of ours" if found.foreign else told)
+    summary = (
+        f"books of {gateway.name}: {found.agree} agree, {len(found.still_open)} still open, {len(found.flaws)} wrong"
+    )
+    out.print(f"{summary}; {found.foreign} charges there carry no id of ours" if found.foreign else summary)
     return found.flaws

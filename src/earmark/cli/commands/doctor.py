@@ -1,4 +1,4 @@
-"""The command that looks at everything Earmark rests on, and says what to do about what is wrong."""
+"""The command that checks everything that Earmark depends on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from earmark.cli.doctor import proxies as of_proxies
 from earmark.cli.doctor import redis as of_redis
 from earmark.cli.doctor import secrets as of_secrets
 from earmark.cli.doctor import workers as of_work
-from earmark.cli.doctor.findings import Finding, Level, ill
+from earmark.cli.doctor.findings import Finding, Level, problem
 from earmark.clock import SystemClock
 from earmark.domain.mode import Mode
 from earmark.errors import EarmarkError, Outage, SetupError
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Clock, Store
     from earmark.store.database_facts import DatabaseFacts
 
-COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.ILL: "red", Level.FIXED: "cyan"}
+COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "red", Level.FIXED: "cyan"}
+LEVEL_WIDTH = max(len(level.value) for level in Level)
 CONNECTIONS_MAX = 4
 
 
@@ -43,69 +44,67 @@ def doctor(
     database: Database = None,
     redis: Annotated[
         str | None,
-        Parameter(
-            help="A Redis to look at too. Else EARMARK_REDIS_URL; that of EARMARK_LOCKS_URL is looked at as well."
-        ),
+        Parameter(help="A Redis to check too. Else EARMARK_REDIS_URL; that of EARMARK_LOCKS_URL is checked as well."),
     ] = None,
     fix: Annotated[
         bool,
         Parameter(
             negative="",
-            help="Set right what can be set right safely: end due holds, number entries, recount, forget the dead.",
+            help="Correct what is safe to correct: end due holds, number entries, recount, delete old heartbeats.",
         ),
     ] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout.")] = False,
 ) -> int:
-    """Check everything that Earmark rests on, and say what to do about what is wrong.
+    """Check everything that Earmark depends on.
 
-    Database, schema, clocks, poolers, durability, failover, secrets, Redis, workers, backlog, counts and money. Exits
-    with 1 when something is ill.
+    Checks database, schema, clocks, poolers, durability, failover, secrets, Redis, workers, backlog, counts and
+    payments, and says what to do about each problem. Exits with 1 when there is one.
     """
     found = asyncio.run(_collect(database, redis, fix=fix))
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     else:
         _print(found)
-    return 1 if any(finding.level is Level.ILL for finding in found) else 0
+    return 1 if any(finding.level is Level.PROBLEM for finding in found) else 0
 
 
 async def _collect(database: str | None, redis: str | None, *, fix: bool) -> list[Finding]:
     try:
         settings = config.read(os.environ, refuse_unknown=False, database_url=database, redis_url=redis)
     except SetupError as wrong:
-        return [ill("settings", wrong.problem, "See `earmark config show`.")]
+        return [problem("settings", wrong.problem, "See `earmark config show`.")]
     return [finding async for finding in examine(settings, fix=fix, named="--database" if database else None)]
 
 
 async def examine(
     settings: config.Settings, *, fix: bool = False, clock: Clock | None = None, named: str | None = None
 ) -> AsyncIterator[Finding]:
-    """Check after check, the deepest first: what lies deeper explains what lies above.
+    """Run the checks, the database first: a problem there explains those that follow.
 
     `named` is the option that named the database, where none of the settings did.
     """
     clock = clock or SystemClock()
     for name, meant in config.unknown_variables(os.environ).items():
         advice = f"Is {meant} meant?" if meant else "Remove it."
-        yield ill("settings", f"{name} is not a setting: no command starts while it is set.", advice)
+        yield problem("settings", f"{name} is not a setting: no command starts while it is set.", advice)
     try:
         vitals = await databases.examine(settings.database_url, clock=clock)
     except EarmarkError as silence:
         because = getattr(silence, "because", None)
         said = f"The database cannot be used: {because or silence}"
         where = named or _variable_of("database_url")
-        yield ill("database", said, f"{where} is {show.without_password(settings.database_url)}.")
+        yield problem("database", said, f"{where} is {show.without_password(settings.database_url)}.")
     else:
-        for finding in of_database.judge(vitals):
+        for finding in of_database.findings(vitals):
             yield finding
         if fix and (reason := of_failover.why_no_write(vitals.replication)):
             fix = False
-            yield ill(
+            yield problem(
                 "failover",
                 f"--fix changes nothing now: {reason}",
                 "Repair that first, then run `earmark doctor --fix` again.",
             )
-        if of_database.schema(vitals).level is not Level.ILL:
+        if of_database.schema(vitals).level is not Level.PROBLEM:
             async for finding in _within(settings, vitals, fix=fix):
                 yield finding
     async for finding in _redis(settings, clock):
@@ -122,34 +121,36 @@ async def _redis(settings: config.Settings, clock: Clock) -> AsyncIterator[Findi
     """Each Redis once: those of admission, then those that only the locks use."""
     for_admission = addresses.addresses_of(settings.redis_url) if settings.redis_url else []
     for url in for_admission:
-        for finding in await of_redis.judge(url, clock=clock, patience_seconds=settings.admission_timeout_seconds):
+        for finding in await of_redis.findings(url, clock=clock, patience_seconds=settings.admission_timeout_seconds):
             yield finding
     for url in redis_parts.lock_addresses(settings):
         if url not in for_admission and of_redis.is_redis(url):
-            for finding in await of_redis.judge(url, clock=clock, patience_seconds=None):
+            for finding in await of_redis.findings(url, clock=clock, patience_seconds=None):
                 yield finding
 
 
 async def _within(settings: config.Settings, vitals: DatabaseFacts, *, fix: bool) -> AsyncIterator[Finding]:
-    """What takes an open store. Behind a pooler that the URL does not name it is opened as if it did."""
+    """Run the checks that need an open store. It is opened for a pooler where there is one, whatever the URL says."""
     url = settings.database_url
     if vitals.pooled and not vitals.told:
         url += f"{'&' if '?' in url else '?'}pgbouncer=true"
     try:
         store = await databases.open_store(url, connections_max=CONNECTIONS_MAX)
     except EarmarkError as silence:
-        yield ill("database", f"The store cannot be opened: {silence}", "See what is ill above.")
+        yield problem("database", f"The store cannot be opened: {silence}", "See the problems above.")
         return
     try:
-        for finding in of_secrets.judge(settings, live_events=await _has_live_events(store)):
+        for finding in of_secrets.findings(settings, live_events=await _has_live_events(store)):
             yield finding
-        for finding in of_proxies.judge(settings):
+        for finding in of_proxies.findings(settings):
             yield finding
-        async for finding in of_work.judge(store, settings, fix=fix):
+        async for finding in of_work.findings(store, settings, fix=fix):
             yield finding
     except Outage as silence:
-        yield ill(
-            "database", f"The database stopped answering: {silence.facts() or silence}", "Look at it, and ask again."
+        yield problem(
+            "database",
+            f"The database stopped answering: {silence.facts() or silence}",
+            "Look at it, and run `earmark doctor` again.",
         )
     finally:
         await store.close()
@@ -162,9 +163,9 @@ async def _has_live_events(store: Store) -> bool:
 def _print(found: list[Finding]) -> None:
     out = Console(highlight=False, soft_wrap=True)
     for finding in found:
-        level = f"[{COLOURS[finding.level]}]{finding.level.value:>5}[/]"
+        level = f"[{COLOURS[finding.level]}]{finding.level.value:>{LEVEL_WIDTH}}[/]"
         out.print(f"{level}  {finding.check:<10}  {finding.said.replace('[', chr(92) + '[')}")
-        if finding.advice and finding.level in {Level.ILL, Level.NOTE}:
-            out.print(f"{'':>5}  {'':<10}  → {finding.advice}", markup=False)
-    sick = sum(finding.level is Level.ILL for finding in found)
-    out.print(f"{sick} {'thing is' if sick == 1 else 'things are'} ill." if sick else "All is well.")
+        if finding.advice and finding.level in {Level.PROBLEM, Level.NOTE}:
+            out.print(f"{'':>{LEVEL_WIDTH}}  {'':<10}  → {finding.advice}", markup=False)
+    count = sum(finding.level is Level.PROBLEM for finding in found)
+    out.print(f"{count or 'No'} {'problems' if count > 1 else 'problem'} found.")

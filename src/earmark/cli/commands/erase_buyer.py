@@ -1,4 +1,4 @@
-"""The command that erases a buyer: shows what it would change, asks, and changes it."""
+"""The command that erases a buyer: it shows what it would change, asks for confirmation, and changes it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ def erase_buyer(
         bool, Parameter(negative="", help="Then write a SQLite file anew, all of it. Sales wait for that.")
     ] = False,
 ) -> int:
-    """Replace a buyer's name by a random pseudonym in all rows of that buyer, for good.
+    """Replace a buyer's name by a random pseudonym, for good.
 
-    Runs as the role that owns the tables. Refuses, and changes nothing, while a booking of the buyer is held or being
-    paid, its money is not settled, or its event is not over. Test and live bookings alike. There is no way back.
+    It changes all rows of that buyer, test and live, and cannot be undone. Runs as the role that owns the tables.
+    Refuses, and changes nothing, while a booking of the buyer is held or being paid, its money is not settled, or its
+    event is not over.
     """
     url = config.read(os.environ, database_url=database).database_url
     out = Console(highlight=False, soft_wrap=True, markup=False)
@@ -57,7 +58,7 @@ def erase_buyer(
     if dry_run:
         out.print("Nothing was changed: this was a dry run.")
         return 0
-    # To write a file anew takes nothing away: it is not asked about.
+    # Rewriting a file deletes nothing, so it needs no confirmation.
     if any_rows and not yes and not _confirmed(out):
         return 1
     done = asyncio.run(databases.erase_buyer(url, buyer, rewrite=rewrite))
@@ -65,8 +66,8 @@ def erase_buyer(
         return _refuse(out, done)
     if any(done.changed.values()):
         out.print("Erased. The name is replaced by a pseudonym that was made by chance.")
-    for said in (*done.notes, *done.warnings):
-        out.print(said)
+    for text in (*done.notes, *done.warnings):
+        out.print(text)
     return 1 if done.warnings else 0
 
 
@@ -76,10 +77,10 @@ def _confirmed(out: Console) -> bool:
         return False
     out.print("This cannot be undone. Erase? [y/N] ", end="")
     try:
-        said = input()
+        text = input()
     except EOFError:
-        said = ""
-    if said.strip().lower() in {"y", "yes"}:
+        text = ""
+    if text.strip().lower() in {"y", "yes"}:
         return True
     out.print("Nothing was changed.")
     return False

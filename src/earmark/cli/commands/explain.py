@@ -1,4 +1,4 @@
-"""The command that tells what became of a booking, or whose a seat is and why."""
+"""The command that explains a booking from its journal, or which booking has a seat and why."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rich.console import Console
 from earmark import config
 from earmark.cli.commands.bookings import Service, service_url
 from earmark.cli.commands.database import Database
-from earmark.cli.explain import booking as story
+from earmark.cli.explain import booking as booking_text
 from earmark.cli.explain import over_http
-from earmark.cli.explain import seat as seat_story
+from earmark.cli.explain import seat as seat_text
 from earmark.domain.booking import Booking
 from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, EventId, SeatId
@@ -28,7 +28,12 @@ from earmark.errors import BookingUnknown, EventUnknown, SeatUnknown, SetupError
 from earmark.wiring import databases
 
 T = TypeVar("T")
-Told = story.Story | seat_story.SeatStory | over_http.ServiceStory | over_http.ServiceSeatStory
+Explained = (
+    booking_text.BookingExplanation
+    | seat_text.SeatExplanation
+    | over_http.ServiceBookingExplanation
+    | over_http.ServiceSeatExplanation
+)
 
 PAGE_SIZE = 500
 PAGES_MAX = 1000
@@ -41,36 +46,37 @@ def explain(
     url: Service = None,
     database: Database = None,
     as_json: Annotated[
-        bool, Parameter(name="--json", negative="", help="The rows, or the service's answers, instead of the words.")
+        bool, Parameter(name="--json", negative="", help="The rows, or the service's responses, as JSON.")
     ] = False,
 ) -> None:
-    """Tell the whole story of a booking with its money, from the first hold to what is still to come.
+    """Explain a booking from its journal, or who has a seat and why.
 
-    Of a seat, named as `event/seat`: whose it is and why, since when and until when, and who had it before. A service
-    tells the same, but for what its API does not answer; the last line says what that is.
+    For a booking: everything from the first hold to what will happen next, with its payments. For a seat, named as
+    `event/seat`: which booking has it and why, since when and until when, and which bookings had it before. A service
+    returns the same, except for what its API does not show; the last line says what is missing.
     """
     service = service_url(url, database)
-    told = asyncio.run(_ask(service, booking) if service else _look(database, booking))
+    explained = asyncio.run(_ask(service, booking) if service else _look(database, booking))
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(explained), indent=2).decode() + "\n")
         return
     out = Console(highlight=False, soft_wrap=True)
-    for line in _lines(told):
+    for line in _lines(explained):
         out.print(line, markup=False)
 
 
-def _lines(told: Told) -> Iterator[str]:
-    match told:
-        case story.Story():
-            return story.lines(told)
-        case seat_story.SeatStory():
-            return seat_story.lines(told)
+def _lines(explained: Explained) -> Iterator[str]:
+    match explained:
+        case booking_text.BookingExplanation():
+            return booking_text.lines(explained)
+        case seat_text.SeatExplanation():
+            return seat_text.lines(explained)
         case _:
-            return over_http.lines(told)
+            return over_http.lines(explained)
 
 
-async def _look(database: str | None, what: str) -> Told:
-    """In a database."""
+async def _look(database: str | None, what: str) -> Explained:
+    """Explain from the rows of a database."""
     url = config.read(os.environ, database_url=database).database_url
     event_id, slash, seat_id = what.partition("/")
     if slash:
@@ -78,8 +84,8 @@ async def _look(database: str | None, what: str) -> Told:
     return await _within(url, partial(_read, booking_id=_booking_id(what)))
 
 
-async def _ask(url: str, what: str) -> Told:
-    """At a service."""
+async def _ask(url: str, what: str) -> Explained:
+    """Explain from the responses of a service."""
     from earmark.client import AsyncClient
 
     event_id, slash, seat_id = what.partition("/")
@@ -95,7 +101,7 @@ def _booking_id(text: str) -> BookingId:
     try:
         return BookingId(UUID(text))
     except ValueError as odd:
-        problem = f"{text!r} is no booking's id: they look like {UUID(int=0)}. A seat is named as event/seat."
+        problem = f"{text!r} is not a booking's id, which looks like {UUID(int=0)}. A seat is named as event/seat."
         raise SetupError(problem=problem) from odd
 
 
@@ -108,11 +114,11 @@ async def _within(url: str, read: Callable[[Store], Awaitable[T]]) -> T:
         await store.close()
 
 
-async def _read(store: Store, *, booking_id: BookingId) -> story.Story:
+async def _read(store: Store, *, booking_id: BookingId) -> booking_text.BookingExplanation:
     now, booking = await store.read_booking(booking_id)
     if booking is None:
         raise BookingUnknown(booking_id=str(booking_id))
-    return story.Story(
+    return booking_text.BookingExplanation(
         now=now,
         booking=booking,
         history=await store.read_history(booking_id),
@@ -120,7 +126,7 @@ async def _read(store: Store, *, booking_id: BookingId) -> story.Story:
     )
 
 
-async def _read_seat(store: Store, *, event_id: EventId, seat_id: SeatId) -> seat_story.SeatStory:
+async def _read_seat(store: Store, *, event_id: EventId, seat_id: SeatId) -> seat_text.SeatExplanation:
     event = await store.read_event(event_id)
     if event is None:
         raise EventUnknown(event_id=event_id)
@@ -130,11 +136,11 @@ async def _read_seat(store: Store, *, event_id: EventId, seat_id: SeatId) -> sea
     (seat,) = seen.seats
     owner = await _read(store, booking_id=seat.owner_id) if seat.owner_id else None
     had = [booking async for booking in _who_had(store, event, seat_id)]
-    return seat_story.SeatStory(now=seen.now, seat=seat, owner=owner, had=had)
+    return seat_text.SeatExplanation(now=seen.now, seat=seat, owner=owner, had=had)
 
 
 async def _who_had(store: Store, event: Event, seat_id: SeatId) -> AsyncIterator[Booking]:
-    """Every booking of the event that lists the seat, oldest first. There is no index for it: people ask rarely."""
+    """Every booking of the event that lists the seat, oldest first. It needs no index: the command is rarely used."""
     after: BookingId | None = None
     for _ in range(PAGES_MAX):
         wanted = BookingFilter(mode=event.mode, event_id=event.id, after=after, limit=PAGE_SIZE)

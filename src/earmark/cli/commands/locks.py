@@ -1,4 +1,4 @@
-"""Commands about locks: who holds what, since when, who waits; and taking a lock away."""
+"""Commands about locks: list them with holder, age and waiters, and break one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Redis = Annotated[
 Prefix = Annotated[str, Parameter(help="What the names of the locks begin with in Redis.")]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout.")]
 
-locks = App(name="locks", help="See who holds which lock, and take one away.", help_format="markdown")
+locks = App(name="locks", help="Show which locks are held and by which process, and break one.", help_format="markdown")
 locks.command(run)
 
 
@@ -60,14 +60,14 @@ def list_(
 
 @locks.command
 def show(key: str, *, redis: Redis = None, prefix: Prefix = "earmark", json: Json = False) -> int:
-    """Show one lock with its holder and everybody who waits for it. Exits with 1 when nobody holds it."""
+    """Show one lock with its holder and the processes that wait for it. Exits with 1 when it is not held."""
     found = _run(redis, prefix, lambda opened: opened.find(key))
     if json:
         _print_json(found)
         return 0 if found else 1
     out = Console(highlight=False, soft_wrap=True)
     if found is None:
-        out.print(f"Nobody holds {key}.", markup=False)
+        out.print(f"{key} is not held.", markup=False)
         return 1
     fields = {
         "key": found.key,
@@ -93,18 +93,18 @@ def break_(
     prefix: Prefix = "earmark",
     yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
 ) -> int:
-    """Take a lock away from whoever holds it; the next in line gets it. Exits with 1 when nobody held it.
+    """Break a lock: its holder loses it, and the next in line gets it. Exits with 1 when it was not held.
 
-    The holder is not told: it goes on until it notices. Only a fence keeps its late writes out.
+    The holder is not notified: it continues until it notices. Only a fence prevents its late writes.
     """
     out = Console(highlight=False, soft_wrap=True)
-    if not yes and not Confirm.ask(f"Take the lock on {key} away? Its holder may still be at work.", console=out):
-        out.print("Left alone.")
+    if not yes and not Confirm.ask(f"Break the lock on {key}? Its holder may still be running.", console=out):
+        out.print("Not broken.")
         return 1
     if _run(redis, prefix, lambda opened: opened.evict(key)):
-        out.print(f"The lock on {key} was taken away.", markup=False)
+        out.print(f"The lock on {key} was broken.", markup=False)
         return 0
-    out.print(f"Nobody holds {key}.", markup=False)
+    out.print(f"{key} is not held.", markup=False)
     return 1
 
 
@@ -118,7 +118,7 @@ def stuck(
     prefix: Prefix = "earmark",
     json: Json = False,
 ) -> int:
-    """Alarm when a lock is held for too long: names it and exits with 1. Meant for a monitor."""
+    """List locks that are held for too long, and exit with 1 if there are any. Meant for a monitor."""
     found = _run(redis, prefix, lambda opened: opened.stuck(older_than=older_than))
     if json:
         _print_json(found)
@@ -129,8 +129,8 @@ def stuck(
 
 
 @locks.command
-def check(names: Annotated[list[str], Parameter(help="Lock names to judge.")]) -> int:
-    """Judge lock names: too broad, too narrow, or badly written. Exits with 1 when one is refused."""
+def check(names: Annotated[list[str], Parameter(help="Lock names to check.")]) -> int:
+    """Check lock names: too broad, too narrow, or badly written. Exits with 1 when one is refused."""
     out = Console(highlight=False, soft_wrap=True)
     bad = 0
     for name in names:
@@ -140,13 +140,13 @@ def check(names: Annotated[list[str], Parameter(help="Lock names to judge.")]) -
     return 1 if bad else 0
 
 
-def _run(url: str | None, prefix: str, ask: Callable[[Locks], Coroutine[Any, Any, Any]]) -> Any:
+def _run(url: str | None, prefix: str, work: Callable[[Locks], Coroutine[Any, Any, Any]]) -> Any:
     settings = config.read(os.environ, locks_url=url)
 
     async def run() -> Any:
         opened = redis_parts.open_locks(settings, prefix=prefix)
         try:
-            return await ask(opened)
+            return await work(opened)
         finally:
             await opened.close()
 

@@ -1,4 +1,4 @@
-"""The command that prints what the API is, for programs."""
+"""The command that prints the OpenAPI document, or a request collection made from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from earmark.version import __version__
 def openapi(
     *,
     collection: Annotated[
-        bool, Parameter(negative="", help="A request collection in Postman's format instead, with stories to run.")
+        bool, Parameter(negative="", help="A request collection in Postman's format instead, with scenarios to run.")
     ] = False,
 ) -> None:
     """Print the OpenAPI document of this version."""
@@ -22,7 +22,7 @@ def openapi(
 
 
 def text(*, collection: bool = False) -> str:
-    """What is printed, whole."""
+    """The document as JSON text."""
     from earmark.api.app import ENDPOINTS
     from earmark.api.openapi.document import document
     from earmark.api.openapi.postman import collection as collect

@@ -1,4 +1,4 @@
-"""Commands about payments that need somebody: which they are, asking again, and settling one by hand."""
+"""Commands about payments that need an operator: list them, query the gateway again, and settle one by hand."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def _is_note(_: object, note: str) -> None:
         raise ValueError(f"A note has from 1 to {NOTE_LENGTH_MAX} characters.")
 
 
-payments = App(
-    name="payments", help="See which payments need somebody, and settle one by hand.", help_format="markdown"
-)
+payments = App(name="payments", help="List payments that need review, and settle one by hand.", help_format="markdown")
 
 
 @payments.command
@@ -48,7 +46,7 @@ def attention(
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=10_000), help="How many to show at most.")] = 100,
     as_json: Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout.")] = False,
 ) -> int:
-    """List the payments that only a person can settle, the oldest first. Exits with 1 when there are any."""
+    """List the payments that only an operator can settle, the oldest first. Exits with 1 when there are any."""
     found = _run(database, lambda runtime: cases(runtime.engine.store, limit=limit))
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())  # noqa: T201
@@ -64,7 +62,7 @@ def attention(
 
 @payments.command
 def look(payment: PaymentArgument, *, database: Database = None) -> int:
-    """Ask the gateway how a payment stands, and carry on from what it says. Exits with 1 while it needs somebody."""
+    """Query the gateway for a payment's state, and continue from there. Exits with 1 while it needs attention."""
     before, after = _run(database, partial(_look, payment_id=_id(payment)))
     out = Console(highlight=False, soft_wrap=True)
     went = f"was {before.state} and is {after.state}" if before.state is not after.state else f"is still {after.state}"
@@ -80,7 +78,7 @@ def settle(
     note: Annotated[str, Parameter(validator=_is_note, help="How, and by whom: for the journal of the booking.")],
     database: Database = None,
 ) -> None:
-    """Say how you dealt with a payment by hand: the buyer has the money back, the shop keeps it, or none was taken.
+    """Record how you settled a payment by hand: the buyer has the money back, the shop keeps it, or none was taken.
 
     Moves no money. A booking that still waited for the payment is sold if it is kept, and else lost. Where nothing was
     taken, say so once the gateway's own page shows it; what is sold for such a payment is cancelled.
@@ -90,7 +88,7 @@ def settle(
 
 
 async def _look(runtime: Runtime, *, payment_id: PaymentId) -> tuple[Payment, Payment]:
-    """As after a callback: the payment driver goes on from what the rows say."""
+    """Query the gateway and continue the payment, as after a callback."""
     store = runtime.engine.store
     before = await _find(store, payment_id)
     if before.gateway not in runtime.payments.gateways:
@@ -128,7 +126,7 @@ def _id(text: str) -> PaymentId:
     try:
         return PaymentId(UUID(text))
     except ValueError as odd:
-        raise SetupError(problem=f"{text!r} is no payment's id: they look like {UUID(int=0)}.") from odd
+        raise SetupError(problem=f"{text!r} is not a payment's id, which looks like {UUID(int=0)}.") from odd
 
 
 def _run(database: str | None, work: Callable[[Runtime], Awaitable[T]]) -> T:
@@ -142,20 +140,20 @@ def _run(database: str | None, work: Callable[[Runtime], Awaitable[T]]) -> T:
 
 
 def _show(out: Console, case: Case) -> None:
-    """A block per payment: a person reads a few of them, whole."""
-    why = " ".join(part for part in (case.code, case.message) if part) or "not told"
+    """Print one payment as a block of lines."""
+    why = " ".join(part for part in (case.code, case.message) if part) or "unknown"
     lines = {
         "payment": f"{case.payment_id} ({case.gateway} {case.gateway_id or 'unknown there'})",
         "booking": f"{case.booking_id}, {case.booking_state}, of {case.event_id}",
-        "money": f"asked {case.amount}, captured {case.captured}, refunded {case.refunded} {case.currency}",
+        "money": f"amount {case.amount}, captured {case.captured}, refunded {case.refunded} {case.currency}",
         "since": case.since.isoformat(timespec="seconds"),
         "why": why,
     }
-    told = [*lines.items()]
-    told += [
-        ("refund", f"{refund.id}, {refund.amount} {case.currency}, refused: {refund.code or 'not told why'}")
+    rows = [*lines.items()]
+    rows += [
+        ("refund", f"{refund.id}, {refund.amount} {case.currency}, refused: {refund.code or 'reason unknown'}")
         for refund in case.refused
     ]
-    for name, value in [*told, ("what to do", case.what_to_do)]:
+    for name, value in [*rows, ("what to do", case.what_to_do)]:
         out.print(f"{name:>10}  {value}", markup=False)
     out.print()

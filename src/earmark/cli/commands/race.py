@@ -1,4 +1,4 @@
-"""The command that lets buyers race for the same seats."""
+"""The command that runs booking strategies against each other, and counts seats sold twice."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from earmark.errors import SetupError
 def race(
     *,
     strategy: Annotated[
-        list[str] | None, Parameter(negative="", help="Race only this one; may be given again. Else all of them.")
+        list[str] | None, Parameter(negative="", help="Race only this one; can be given several times. Else all.")
     ] = None,
-    buyers: Annotated[int, Parameter(validator=Number(gte=2, lte=20_000), help="How many come at once.")] = 500,
+    buyers: Annotated[int, Parameter(validator=Number(gte=2, lte=20_000), help="How many buyers at once.")] = 500,
     pause: Annotated[
-        float, Parameter(validator=Number(gte=0, lte=10), help="Seconds between the look and the write.")
+        float, Parameter(validator=Number(gte=0, lte=10), help="Seconds between the read and the write.")
     ] = 0.05,
     expire: Annotated[
         bool, Parameter(negative="", help="Let the locks in Redis run out while their holders are paused.")
@@ -37,7 +37,7 @@ def race(
     markdown: Annotated[Path | None, Parameter(help="Write the table in Markdown here.")] = None,
     json: Annotated[bool, Parameter(negative="", help="One JSON object on stdout, and nothing else.")] = False,
 ) -> int:
-    """Let buyers race for the same seats, strategy by strategy, and count who sold one twice.
+    """Let buyers race for the same seats, and count double sales.
 
     Each strategy sells on a database without the guards of the schema; those that sell a seat twice there (the naive
     one, and with --expire the locks that run out) once more with them. Exits with 1 when a claim broke: a strategy that
@@ -56,10 +56,10 @@ def race(
         raise SetupError(problem=f"There is no strategy {unknown[0]}. There are {', '.join(STRATEGIES)}.")
     chosen = [name for name in STRATEGIES if name in (strategy or STRATEGIES)]
     plan = run.RacePlan(strategies=chosen, buyers=buyers, pause_seconds=pause, expire=expire)
-    told, out = Console(stderr=True, highlight=False), Console(highlight=False)
+    err, out = Console(stderr=True, highlight=False), Console(highlight=False)
     with (
         servers.servers(database, redis, with_redis=plan.with_redis) as where,
-        terminal.RaceProgress(out if out.is_terminal and not json else told, plan) as watch,
+        terminal.RaceProgress(out if out.is_terminal and not json else err, plan) as watch,
     ):
         result = asyncio.run(run.run(where, plan, watch=watch))
     if markdown is not None:
@@ -69,5 +69,5 @@ def race(
     else:
         terminal.show(out, result)
     for broken in result.broken:
-        told.print(f"[red]earmark:[/] {broken}.", soft_wrap=True)
+        err.print(f"[red]earmark:[/] {broken}.", soft_wrap=True)
     return 1 if result.broken else 0

@@ -1,4 +1,4 @@
-"""The command that runs another one under a lock, so that two machines do not do the same at once."""
+"""The command that runs another one while holding a lock, so that two machines do not run it at once."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ from earmark.wiring import redis as redis_parts
 
 LIFE_SECONDS_MAX = 86_400.0
 BUSY = 75
-"""What `sysexits.h` calls a failure that may be over when it is tried again."""
+"""`EX_TEMPFAIL` of `sysexits.h`: a later try may succeed."""
 END_SECONDS_MAX = 10.0
 
 
 def run(
-    key: Annotated[str, Parameter(help="What two must not do at once.")],
+    key: Annotated[str, Parameter(help="The lock that the command needs.")],
     /,
-    *command: Annotated[
-        str, Parameter(help="The command, and what it is told; after `--`.", allow_leading_hyphen=True)
-    ],
+    *command: Annotated[str, Parameter(help="The command, and its arguments; after `--`.", allow_leading_hyphen=True)],
     redis: Annotated[str | None, Parameter(help="Where the locks are. Else EARMARK_LOCKS_URL.")] = None,
     prefix: Annotated[str, Parameter(help="What the names of the locks begin with in Redis.")] = "earmark",
     wait: Annotated[
         float | None,
-        Parameter(validator=Number(gte=0), help="Seconds to wait in line. Else EARMARK_LOCK_WAIT_SECONDS."),
+        Parameter(validator=Number(gte=0), help="Seconds to wait for it. Else EARMARK_LOCK_WAIT_SECONDS."),
     ] = None,
     ttl: Annotated[
-        float | None, Parameter(validator=Number(gt=0), help="Seconds it lives. Else EARMARK_LOCK_TTL_SECONDS.")
+        float | None,
+        Parameter(validator=Number(gt=0), help="Seconds it lives if not renewed. Else EARMARK_LOCK_TTL_SECONDS."),
     ] = None,
 ) -> int:
     """Run a command while holding a lock, which is renewed until the command ends.
 
     Exits as the command does; with 75 when another process has the lock, and when the lock was lost while the command
-    ran. A command whose lock is lost is told to stop.
+    ran. A command whose lock is lost gets SIGTERM.
     """
     if not command:
         raise SetupError(problem="Say what to run: earmark locks run job:nightly -- backup --all")
@@ -57,10 +56,10 @@ async def _run(settings: config.Settings, key: str, command: tuple[str, ...], *,
         async with opened.lock(key, wait=settings.lock_wait_seconds, renew=True, life=LIFE_SECONDS_MAX):
             ended = await _command(command)
     except LockBusy:
-        err.print(f"Somebody else has the lock on {key}.", markup=False)
+        err.print(f"Another process has the lock on {key}.", markup=False)
         return BUSY
     except LockLost:
-        then = "was told to stop" if ended is None else f"went on without it and ended with exit code {ended}"
+        then = "was stopped" if ended is None else f"continued without it and ended with exit code {ended}"
         err.print(f"The lock on {key} was lost: the command {then}.", markup=False)
         return BUSY
     except LocksUnavailable as outage:
@@ -78,7 +77,7 @@ async def _command(command: tuple[str, ...]) -> int:
     try:
         return await process.wait()
     except BaseException:
-        # The lock is lost, or we are told to stop: so is the command.
+        # The lock is lost, or this process has to stop: stop the command too.
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         with contextlib.suppress(TimeoutError):

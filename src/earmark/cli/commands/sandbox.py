@@ -24,11 +24,11 @@ IS_PORT = Number(gte=1, lte=65535)
 def sandbox(
     *,
     host: Annotated[
-        str, Parameter(help="Address to listen on. Whoever reaches it can script it: keep it private.")
+        str, Parameter(help="Address to listen on. Every program that reaches it can script it: keep it private.")
     ] = "127.0.0.1",
     port: Annotated[int, Parameter(validator=IS_PORT, help="Port to listen on.")] = 8090,
     callback_url: Annotated[
-        str | None, Parameter(help="Where callbacks are POSTed. Else they are kept, to be looked at.")
+        str | None, Parameter(help="Where callbacks are POSTed. Else they are only kept, under /sandbox/callbacks.")
     ] = None,
     key: Annotated[str | None, Parameter(help="The API key to accept. Else a new one is made and printed.")] = None,
     secret: Annotated[
@@ -36,17 +36,17 @@ def sandbox(
         Parameter(help="What callbacks are signed with. Else EARMARK_SANDBOX_SECRET, else a new one; it is printed."),
     ] = None,
     seed: Annotated[
-        int | None, Parameter(help="Give the same ids and the same chance as the last run with this number.")
+        int | None, Parameter(help="Give the same ids and random choices as every run with this number.")
     ] = None,
 ) -> None:
-    """Run a payment gateway that moves no money and misbehaves on request.
+    """Run a payment gateway that moves no money.
 
-    It speaks enough of Stripe's API for the official clients. What to pay with decides how it goes: Stripe's own test
-    methods are known, such as `pm_card_visa`, `pm_card_visa_chargeDeclined` and `pm_card_authenticationRequired`, and a
-    few of the sandbox's own.
+    It misbehaves on request. It implements enough of Stripe's API for the official clients. The payment method decides
+    the result: it knows Stripe's own test methods, such as `pm_card_visa`, `pm_card_visa_chargeDeclined` and
+    `pm_card_authenticationRequired`, and a few of its own.
 
-    Under `/sandbox` it can be told to hang, to charge and then fail, or to lose a callback (`POST /sandbox/faults`),
-    and shows what it really charged (`GET /sandbox/ledger`).
+    Under `/sandbox` a test can make it hang, charge and then fail, or lose a callback (`POST /sandbox/faults`), and
+    read what it really charged (`GET /sandbox/ledger`).
     """
     try:
         from earmark.clock import MovableClock
@@ -57,19 +57,19 @@ def sandbox(
         raise SetupError(problem="The sandbox needs an extra: pip install 'earmark[server]'") from missing
     check_callback_url(callback_url)
     first_free_port(host, first=port, tries=1)
-    # Ids that a shop has seen in an earlier run would be taken for repeats: a run has its own unless told otherwise.
+    # Ids that a shop has seen in an earlier run would be taken for repeats: a run has its own unless a seed is given.
     seed = secrets.randbits(32) if seed is None else seed
-    house = Sandbox(
+    gateway = Sandbox(
         MovableClock(),
         seed=seed,
         key=key,
         secret=secret or config.read(os.environ).sandbox_secret,
         base_url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
     )
-    asyncio.run(_run(house, host=host, port=port, callback_url=callback_url, seed=seed))
+    asyncio.run(_run(gateway, host=host, port=port, callback_url=callback_url, seed=seed))
 
 
-async def _run(house: Sandbox, *, host: str, port: int, callback_url: str | None, seed: int) -> None:
+async def _run(gateway: Sandbox, *, host: str, port: int, callback_url: str | None, seed: int) -> None:
     from earmark.sandbox.server import posting_callbacks, serve
     from earmark.server.native_threads import threads_ended
 
@@ -80,13 +80,13 @@ async def _run(house: Sandbox, *, host: str, port: int, callback_url: str | None
 
     def ready() -> None:
         out.print("Earmark sandbox: a gateway without money.")
-        out.print(f"  url        {house.base_url}", markup=False)
-        out.print(f"  key        {house.key}", markup=False)
-        out.print(f"  secret     {house.secret}", markup=False)
+        out.print(f"  url        {gateway.base_url}", markup=False)
+        out.print(f"  key        {gateway.key}", markup=False)
+        out.print(f"  secret     {gateway.secret}", markup=False)
         out.print(f"  callbacks  {callback_url or 'kept: see /sandbox/callbacks'}", markup=False)
         out.print(f"  seed       {seed}", markup=False)
         out.print("Ctrl-C to stop.")
 
-    async with threads_ended(), posting_callbacks(house, callback_url):
-        await serve(house, host=host, port=port, stop=stop, ready=ready)
+    async with threads_ended(), posting_callbacks(gateway, callback_url):
+        await serve(gateway, host=host, port=port, stop=stop, ready=ready)
     out.print("Stopped.")

@@ -1,4 +1,4 @@
-"""Commands that run: demo, serve, work."""
+"""The commands that run until they are stopped: demo, serve and worker."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ def demo(
     port: Annotated[
         int | None, Parameter(validator=IS_PORT, help="Port to listen on. Else the first free one from 8080.")
     ] = None,
-    database: Annotated[str | None, Parameter(help="Keep the demo's data here. Else it is gone at the end.")] = None,
+    database: Annotated[str | None, Parameter(help="Keep the demo's data here. Else it is deleted at the end.")] = None,
     redis: Redis = None,
     open_: Annotated[bool, Parameter(name="--open", help="Open the page in a browser.")] = True,
     verbose: Verbose = False,
 ) -> None:
-    """Run a seeded theatre on SQLite, with its page: nothing else to install, nothing left behind."""
+    """Run a seeded theatre on SQLite, with its page.
+
+    It needs nothing else, and leaves nothing behind.
+    """
     from earmark.api.auth.api_keys import new_key
     from earmark.server import event_loop
     from earmark.server.run import first_free_port
@@ -116,7 +119,10 @@ def serve(
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Serve the API and the page. Needs a migrated database and EARMARK_ADMIN_KEY."""
+    """Serve the API and the page.
+
+    Needs a migrated database and EARMARK_ADMIN_KEY.
+    """
     settings = config.read(
         os.environ,
         host=host,

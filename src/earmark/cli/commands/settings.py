@@ -1,4 +1,4 @@
-"""The command that shows how this process would be set up, and by what."""
+"""The command that shows every setting, its value and its source."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rich.console import Console
 from earmark import config as settings
 
 HIDDEN = "hidden"
-# From the colon behind the name to the last @ of the same address, whatever stands in between.
+# From the colon behind the name to the last @ of the same address, whatever is in between.
 _PASSWORD = re.compile(r"(://[^:/@\s]*:)(?:(?!://)\S)*(?=@)")
 _IN_QUERY = re.compile(r"(?i)([?&](?:password|passwd|sslpassword)=)[^&#\s,]*")
 
-config = App(name="config", help="See every setting, and where it came from.", help_format="markdown")
+config = App(name="config", help="Show every setting, and where it came from.", help_format="markdown")
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting, as it may be shown to anybody."""
+class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting without its secrets."""
 
     name: str
     value: str | float | None
@@ -42,8 +42,8 @@ def show(
     found = [shown(origin) for origin in settings.trace(os.environ)]
     unknown = settings.unknown_variables(os.environ)
     if as_json:
-        told = {"settings": found, "unknown": unknown}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+        answer = {"settings": found, "unknown": unknown}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
         return 1 if unknown else 0
     out = Console(highlight=False, soft_wrap=True)
     names, values = max(len(one.name) for one in found), max(len(_plain(one.value)) for one in found)
@@ -54,19 +54,19 @@ def show(
     return 1 if unknown else 0
 
 
-def shown(origin: settings.Origin) -> Shown:
-    """Without anything that is nobody's business."""
+def shown(origin: settings.Origin) -> ShownSetting:
+    """The setting, with secrets and passwords hidden."""
     value = origin.value
     if origin.setting.about.secret and value is not None:
         value = HIDDEN
     elif isinstance(value, str):
         value = without_password(value)
     variable = origin.setting.variable
-    return Shown(name=variable, value=value, source=origin.source, meaning=origin.setting.about.meaning)
+    return ShownSetting(name=variable, value=value, source=origin.source, meaning=origin.setting.about.meaning)
 
 
 def without_password(url: str) -> str:
-    """An address that may be shown: the password is hidden, wherever in it that stands."""
+    """The URL with its password hidden, in the user part and in the query."""
     return _IN_QUERY.sub(rf"\g<1>{HIDDEN}", _PASSWORD.sub(rf"\g<1>{HIDDEN}", url)) if "://" in url else url
 
 

@@ -1,4 +1,4 @@
-"""The command that tidies once, by hand: what the janitor does by itself."""
+"""The command that runs the janitor's steps once, until nothing is left to delete."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def tidy(
     database: Database = None,
     from_start: Annotated[
         bool,
-        Parameter(negative="", help="Walk through the whole journal, not on from where the last walk stopped."),
+        Parameter(negative="", help="Go through the whole journal, not on from where the last run stopped."),
     ] = False,
 ) -> None:
-    """Clear what nobody needs any more, now: what the janitor does by itself.
+    """Delete old records now, as the janitor does by itself.
 
-    What idempotency keys remember past EARMARK_IDEMPOTENCY_SECONDS, what webhooks were sent past
-    EARMARK_WEBHOOK_LOG_SECONDS, heartbeats of those who are long gone, which requests opened payments days ago, and who
-    tried to pay more than an hour ago. The story of the bookings is never deleted.
+    It deletes idempotency records past EARMARK_IDEMPOTENCY_SECONDS, webhook deliveries past
+    EARMARK_WEBHOOK_LOG_SECONDS, heartbeats of processes that ended, which requests opened payments days ago, and who
+    tried to pay more than an hour ago. Journal entries are never deleted.
     """
     settings = config.read(os.environ, database_url=database)
     cleared = asyncio.run(_tidy(settings, from_start=from_start))
-    told = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in cleared.items())
-    Console(highlight=False, soft_wrap=True).print(f"Cleared: {told}.")
+    summary = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in cleared.items())
+    Console(highlight=False, soft_wrap=True).print(f"Cleared: {summary}.")
 
 
 async def _tidy(settings: config.Settings, *, from_start: bool) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Commands about webhooks: which there are, how they fare, what was delivered, and sending it again."""
+"""Commands about webhooks: list them with their state and deliveries, and send a delivery again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WebhookArgument = Annotated[str, Parameter(help="The webhook's id.")]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="JSON on stdout.")]
 
 webhooks = App(
-    name="webhooks", help="See how webhooks fare, and send again what was not heard.", help_format="markdown"
+    name="webhooks", help="Show the state of webhooks, and send failed deliveries again.", help_format="markdown"
 )
 
 
@@ -38,14 +38,14 @@ webhooks = App(
 def list_(*, database: Database = None, as_json: Json = False) -> None:
     """List the webhooks, live ones first."""
 
-    async def look(known: Webhooks) -> list[Webhook]:
+    async def read(known: Webhooks) -> list[Webhook]:
         return [
             one
             for mode in (Mode.LIVE, Mode.TEST)
             for one in await known.page(mode=mode, after=None, limit=WEBHOOKS_MAX)
         ]
 
-    found = _run(database, look)
+    found = _run(database, read)
     if as_json:
         _print_json([_shown(webhook) for webhook in found])
         return
@@ -74,17 +74,17 @@ def show(webhook: WebhookArgument, *, database: Database = None, as_json: Json =
 def deliveries(
     webhook: WebhookArgument,
     *,
-    state: Annotated[DeliveryState | None, Parameter(help="Only those that are so.")] = None,
+    state: Annotated[DeliveryState | None, Parameter(help="Only deliveries in this state.")] = None,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=LIST_MAX), help="How many to show at most.")] = 50,
     database: Database = None,
     as_json: Json = False,
 ) -> None:
     """Show the log of a webhook, newest first: what was delivered, what failed and what waits."""
 
-    async def look(known: Webhooks) -> list[Delivery]:
+    async def read(known: Webhooks) -> list[Delivery]:
         return await known.log((await _find(known, webhook)).id, state=state, before=None, limit=limit)
 
-    found = _run(database, look)
+    found = _run(database, read)
     if as_json:
         hidden = {"webhook_id", "number", "body"}
         _print_json([_without(hidden, msgspec.structs.asdict(delivery)) for delivery in found])
@@ -95,7 +95,7 @@ def deliveries(
         line = f"{one.id}  {when:%Y-%m-%d %H:%M:%S}  {one.state:<9}  {one.type}  attempts {one.attempts}"
         out.print(f"{line}  {one.error or one.status or ''}".rstrip(), markup=False)
     if not found:
-        out.print("Nothing.")
+        out.print("There are no deliveries.")
 
 
 @webhooks.command
@@ -127,13 +127,13 @@ def replay(
 
 @webhooks.command
 def enable(webhook: WebhookArgument, *, database: Database = None) -> None:
-    """Switch a webhook on again. It hears of what happens from now on; what it missed can be replayed."""
+    """Switch a webhook on again. It gets messages about later changes; what it missed can be replayed."""
 
     async def switch(known: Webhooks) -> Webhook:
         found = await _find(known, webhook)
         after = msgspec.structs.replace(enabled(found), version=found.version + 1)
         if not await known.save(after):
-            raise SetupError(problem="Somebody else has just changed this webhook. Try again.")
+            raise SetupError(problem="The webhook was changed at the same time. Try again.")
         return after
 
     _out().print(_line(_run(database, switch)), markup=False)

@@ -1,1 +1,1 @@
-"""A doctor's checks: each looks at one thing, says how it is, and what to do about it."""
+"""The checks of `earmark doctor`: each examines one part and returns findings with advice."""

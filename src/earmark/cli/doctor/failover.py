@@ -1,11 +1,11 @@
-"""What a failover would lose: bookings that were acknowledged and are on one machine only."""
+"""Checks replication: whether a failover would lose acknowledged bookings, and whether commits hang."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from earmark.cli.doctor.findings import Finding, ill, note, well
+from earmark.cli.doctor.findings import Finding, note, ok, problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,20 +20,20 @@ NEEDS_NO_STANDBY = frozenset({"off", "local"})
 _COUNTED = re.compile(r"\s*(?:(?:first|any)\s+)?(\d+)\s*\(", re.IGNORECASE)
 
 
-def judge(replication: Replication) -> Finding:
-    """One sentence on what would be lost, and one on which setting to change."""
+def findings(replication: Replication) -> Finding:
+    """What a failover would lose, and which setting to change."""
     if replication.in_recovery:
         said = "This server is a standby: it refuses every write."
         advice = (
             "Name all servers in EARMARK_DATABASE_URL, and no target_session_attrs but read-write. "
             "If they are named, none of them takes writes now: promote one."
         )
-        return ill(CHECK, said, advice)
+        return problem(CHECK, said, advice)
     if _is_hidden(replication):
         said = "This role may not see the standbys, so it is not known what a failover would lose."
         if _is_stuck(replication):
             said += f" {_waiting(replication)}."
-        return ill(CHECK, said, "GRANT pg_read_all_stats to the role in EARMARK_DATABASE_URL.")
+        return problem(CHECK, said, "GRANT pg_read_all_stats to the role in EARMARK_DATABASE_URL.")
     return _named(replication) if replication.synchronous_standby_names else _unnamed(replication)
 
 
@@ -70,14 +70,14 @@ def _unnamed(replication: Replication) -> Finding:
         return note(CHECK, said, "See docs/howto/high-availability.md.")
     said = f"A failover may lose acknowledged bookings: commits wait for no standby, and {_lags(replication.standbys)}."
     advice = "Name the standbys in synchronous_standby_names; with Patroni, set synchronous_mode to true."
-    return ill(CHECK, said, advice)
+    return problem(CHECK, said, advice)
 
 
 def _unwaited(replication: Replication) -> Finding:
     setting = f"synchronous_commit = {replication.synchronous_commit}"
     lags = f", and {_lags(replication.standbys)}" if replication.standbys else ""
     said = f"A failover may lose acknowledged bookings: commits do not wait for the standby ({setting}){lags}."
-    return ill(CHECK, said, "Set synchronous_commit to on, for this database and for the role that Earmark uses.")
+    return problem(CHECK, said, "Set synchronous_commit to on, for this database and for the role that Earmark uses.")
 
 
 def _hangs(replication: Replication) -> bool:
@@ -103,7 +103,7 @@ def _absent(replication: Replication) -> Finding:
         "Start the standby. Where it is gone for good, take its name out of synchronous_standby_names; "
         "until another one follows, a failover would lose bookings."
     )
-    return ill(CHECK, said, advice)
+    return problem(CHECK, said, advice)
 
 
 def _is_stuck(replication: Replication) -> bool:
@@ -112,7 +112,7 @@ def _is_stuck(replication: Replication) -> bool:
 
 def _silent(replication: Replication) -> Finding:
     said = f"{_waiting(replication)}; {_lags(replication.standbys)}."
-    return ill(CHECK, said, "Look at the standby: it is connected and confirms nothing.")
+    return problem(CHECK, said, "Look at the standby: it is connected and confirms nothing.")
 
 
 def _waiting(replication: Replication) -> str:
@@ -134,7 +134,7 @@ def _waited(replication: Replication) -> Finding:
         said = f"A failover loses nothing that was acknowledged if the one of {names} is promoted that has most."
     if others := [standby for standby in replication.standbys if standby not in confirming]:
         said += f" A failover to {_listed(others)} may: {_lags(others)}."
-    return well(CHECK, said)
+    return ok(CHECK, said)
 
 
 def _confirming(replication: Replication) -> list[Standby]:

@@ -1,4 +1,4 @@
-"""What a check finds."""
+"""The result of one check: a level, a sentence, and what to do."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ import msgspec
 
 
 class Level(StrEnum):
-    """How it is."""
+    """How severe a finding is."""
 
     OK = "ok"
     NOTE = "note"
-    """Worth knowing; nothing has to be done."""
-    ILL = "ill"
-    """Somebody has to do something."""
+    """Nothing has to be done."""
+    PROBLEM = "problem"
+    """An operator has to act; the exit code is 1."""
     FIXED = "fixed"
-    """It was ill, and has been set right."""
+    """It was a problem, and `--fix` has corrected it."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing, how it is, and what to do about it."""
+    """What one check found, and what to do about it."""
 
     check: str
     level: Level
     said: str
     advice: str | None = None
     fixable: bool = False
-    """Whether `--fix` sets it right."""
+    """Whether `--fix` corrects it."""
 
 
-def well(check: str, said: str) -> Finding:
-    """As it should be."""
+def ok(check: str, said: str) -> Finding:
+    """A finding that needs no action."""
     return Finding(check=check, level=Level.OK, said=said)
 
 
 def note(check: str, said: str, advice: str | None = None, *, fixable: bool = False) -> Finding:
-    """Worth knowing."""
+    """A finding that an operator should know of, without a need to act."""
     return Finding(check=check, level=Level.NOTE, said=said, advice=advice, fixable=fixable)
 
 
-def ill(check: str, said: str, advice: str, *, fixable: bool = False) -> Finding:
-    """Not as it should be."""
-    return Finding(check=check, level=Level.ILL, said=said, advice=advice, fixable=fixable)
+def problem(check: str, said: str, advice: str, *, fixable: bool = False) -> Finding:
+    """A finding that an operator has to act on."""
+    return Finding(check=check, level=Level.PROBLEM, said=said, advice=advice, fixable=fixable)
 
 
 def fixed(check: str, said: str) -> Finding:
-    """Set right just now."""
+    """A problem that this run has corrected."""
     return Finding(check=check, level=Level.FIXED, said=said)

@@ -1,4 +1,4 @@
-"""How a Redis fares. Bookings do not depend on it; locks that are kept there do."""
+"""Checks of a Redis. Bookings do not depend on it; locks that are kept there do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from earmark.cli.commands.settings import without_password
-from earmark.cli.doctor.findings import Finding, ill, note, well
+from earmark.cli.doctor.findings import Finding, note, ok, problem
 from earmark.errors import SetupError
 from earmark.store.database_facts import skew
 
@@ -24,88 +24,88 @@ OLDEST = (6, 2)
 PINGS = 5
 SECONDS_MAX = 2.0
 SKEW_SECONDS_MAX = 1.0
-ADVICE_ADMISSION = "Start it, or take it out of EARMARK_REDIS_URL. The database alone is asked meanwhile."
-ADVICE_LOCKS = "Start it, or take it out of EARMARK_LOCKS_URL. Without it, or without a majority, locks are refused."
+ADVICE_ADMISSION = "Start it, or remove it from EARMARK_REDIS_URL. Until then every hold goes to the database."
+ADVICE_LOCKS = "Start it, or remove it from EARMARK_LOCKS_URL. Without it, or without a majority, locks are refused."
 
 
 def is_redis(url: str) -> bool:
-    """Whether the address is of a Redis at all: locks can be kept elsewhere."""
+    """Whether the URL is of a Redis: locks can also be kept in PostgreSQL."""
     from earmark.locks import url as addresses
 
     return urlsplit(url).scheme in {*addresses.REDIS, *addresses.PORTS}
 
 
-async def judge(url: str, *, clock: Clock, patience_seconds: float | None) -> list[Finding]:
-    """One address: reachable, version, latency, clock, eviction, persistence.
+async def findings(url: str, *, clock: Clock, patience_seconds: float | None) -> list[Finding]:
+    """Check one server: reachable, version, latency, clock, eviction, persistence.
 
     `patience_seconds` is how long holds wait for it; None where only the locks use it.
     """
     try:
         from redis.exceptions import RedisError
     except ImportError:
-        said = "A Redis is set up, and this installation cannot speak to one."
-        return [ill(CHECK, said, "pip install 'earmark[redis]'")]
+        said = "A Redis is set up, and this installation lacks the client for it."
+        return [problem(CHECK, said, "pip install 'earmark[redis]'")]
     place = without_password(url)
     try:
         async with _client(url) as client:
             took = [await _ping(client) for _ in range(PINGS)]
-            told: Mapping[str, Any] = await client.info("server")
+            info: Mapping[str, Any] = await client.info("server")
             before = clock.now()
             theirs = _moment(await client.time())
             _, apart = skew(clock, before=before, theirs=theirs)
             kept = await _configured(client)
     except SetupError as odd:
-        return [ill(CHECK, odd.problem, "See EARMARK_REDIS_URL.")]
+        return [problem(CHECK, odd.problem, "See EARMARK_REDIS_URL.")]
     except (RedisError, OSError, TimeoutError, ValueError) as silence:
         said = f"{place} does not answer: {silence}"
-        return [ill(CHECK, said, ADVICE_ADMISSION if patience_seconds is not None else ADVICE_LOCKS)]
+        return [problem(CHECK, said, ADVICE_ADMISSION if patience_seconds is not None else ADVICE_LOCKS)]
     return [
-        *_version(place, told),
+        *_version(place, info),
         _latency(place, median(took), patience_seconds=patience_seconds),
         _skew(place, apart),
         *_kept(place, kept),
     ]
 
 
-def _version(place: str, told: Mapping[str, Any]) -> Iterator[Finding]:
-    version = str(told.get("redis_version", "?"))
-    name = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {version}"
+def _version(place: str, info: Mapping[str, Any]) -> Iterator[Finding]:
+    version = str(info.get("redis_version", "?"))
+    name = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {version}"
     parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if parts < OLDEST:
-        yield ill(CHECK, f"{place} is {name}.", "Earmark needs Redis 6.2 or newer, or Valkey.")
+        yield problem(CHECK, f"{place} is {name}.", "Earmark needs Redis 6.2 or newer, or Valkey.")
     else:
-        yield well(CHECK, f"{place} answers: {name}.")
+        yield ok(CHECK, f"{place} answers: {name}.")
 
 
 def _latency(place: str, seconds: float, *, patience_seconds: float | None) -> Finding:
     said = f"{place} takes {seconds * 1000:.1f} ms."
     if patience_seconds is None or seconds < patience_seconds:
-        return well(CHECK, said)
+        return ok(CHECK, said)
     advice = (
-        f"Holds wait {patience_seconds * 1000:.0f} ms for it and then pass without (EARMARK_ADMISSION_TIMEOUT_SECONDS)."
+        f"Holds wait {patience_seconds * 1000:.0f} ms for it, then go on without (EARMARK_ADMISSION_TIMEOUT_SECONDS)."
     )
-    return ill(CHECK, said, advice)
+    return problem(CHECK, said, advice)
 
 
 def _skew(place: str, apart: float) -> Finding:
     if abs(apart) <= SKEW_SECONDS_MAX:
-        return well(CHECK, f"The clock of {place} and this machine's agree to the second.")
+        return ok(CHECK, f"The clock of {place} and this machine's agree to the second.")
     way = "ahead of" if apart > 0 else "behind"
-    advice = "Let both machines keep their time by NTP. Nothing is decided by that clock, but a jump ends locks early."
-    return ill(CHECK, f"The clock of {place} is {abs(apart):.1f} s {way} this machine's.", advice)
+    advice = "Synchronise both machines with NTP. No sale depends on that clock, but a jump ends locks early."
+    return problem(CHECK, f"The clock of {place} is {abs(apart):.1f} s {way} this machine's.", advice)
 
 
 def _kept(place: str, kept: Mapping[str, str] | None) -> Iterator[Finding]:
-    """What it may forget: by eviction, which takes locks away from their holders, and by a restart."""
+    """What it may lose: by eviction, which ends locks under their holders, and by a restart."""
     if kept is None:
-        yield note(CHECK, f"{place} does not tell how it is set up (CONFIG is refused).")
+        yield note(CHECK, f"The settings of {place} cannot be read (CONFIG is refused).")
         return
     policy, room = kept.get("maxmemory-policy", "noeviction"), kept.get("maxmemory", "0")
     if policy != "noeviction" and room != "0":
         said = f"{place} evicts keys when it is full (maxmemory-policy {policy}): a lock may vanish under its holder."
-        yield ill(CHECK, said, "Set maxmemory-policy to noeviction, or keep locks in a Redis of their own.")
+        yield problem(CHECK, said, "Set maxmemory-policy to noeviction, or keep locks in a Redis of their own.")
     else:
-        yield well(CHECK, f"{place} evicts nothing.")
+        yield ok(CHECK, f"{place} evicts nothing.")
     if kept.get("appendonly") == "no" and not kept.get("save"):
         said = f"{place} keeps nothing on disk: a restart forgets every lock."
         yield note(CHECK, said, "Where locks must survive that, set appendonly to yes. Bookings do not need it.")
@@ -127,8 +127,8 @@ async def _ping(client: Any) -> float:
     return time.monotonic() - began
 
 
-def _moment(told: tuple[int, int]) -> datetime:
-    seconds, microseconds = told
+def _moment(info: tuple[int, int]) -> datetime:
+    seconds, microseconds = info
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
 
 
@@ -155,7 +155,7 @@ async def _client(url: str) -> AsyncIterator[Any]:
         else:
             client = Redis(host=hosts[0][0], port=hosts[0][1], **options)
     else:
-        raise SetupError(problem=f"{without_password(url)} is no address of a Redis.")
+        raise SetupError(problem=f"{without_password(url)} is not the URL of a Redis.")
     try:
         yield client
     finally:

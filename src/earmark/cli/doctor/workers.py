@@ -1,16 +1,16 @@
-"""Whether the work gets done: agents, what they left behind, counts, and money that needs somebody."""
+"""Checks the workers and what they should have done: due holds, journal entries, counts, and open payments."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from earmark.cli.doctor.findings import Finding, fixed, ill, note, well
+from earmark.cli.doctor.findings import Finding, fixed, note, ok, problem
 from earmark.domain.mode import Mode
 from earmark.engine.engine import Engine
 from earmark.engine.ports.heartbeats import WELL, alive_seconds
-from earmark.engine.ports.maintenance import LATE_SECONDS
 from earmark.engine.ports.outbox import START
+from earmark.observability.alert_thresholds import LATE_SECONDS, OPEN_PAYMENT_SECONDS
 from earmark.uuids import Uuid7Ids
 from earmark.version import __version__
 from earmark.wiring.workers import ROLES
@@ -29,7 +29,7 @@ FAILS_ADVICE = "Its log has the whole error."
 FLAWS_MAX = 20
 RECOUNTS_MAX = 1000
 MONEY_MAX = 1000
-OPEN_SECONDS = 3600.0
+
 LIVE_ADVICE = "Does any process run the reconciler, with its gateway set up? Some banks take days for a refund."
 TEST_ADVICE = (
     "A test payment at a server's own sandbox is known to that process alone. Once that process has ended, the "
@@ -41,11 +41,11 @@ COUNTS = frozenset(
         "a buyer's total is the sum of the buyer's active bookings",
     }
 )
-"""The rules of `verify` that a recount can set right."""
+"""The rules of `earmark verify` whose violations a recount corrects."""
 
 
-async def judge(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator[Finding]:
-    """All of it, in the order in which one thing explains the next."""
+async def findings(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator[Finding]:
+    """Run all checks, in an order in which one finding explains the next."""
     for finding in beats(
         await store.heartbeats.read(limit=BEATS_MAX), seconds=alive_seconds(settings.heartbeat_seconds)
     ):
@@ -59,38 +59,40 @@ async def judge(store: Store, settings: Settings, *, fix: bool) -> AsyncIterator
 
 
 def beats(roll: HeartbeatList, *, seconds: float) -> Iterator[Finding]:
-    """Is anybody in each role, and does it get anywhere?"""
+    """Whether each role has a running worker, and whether its rounds succeed."""
     alive = [beat for beat in roll.heartbeats if roll.now - beat.beat_at <= timedelta(seconds=seconds)]
-    gone = [beat for beat in roll.heartbeats if beat not in alive]
+    silent = [beat for beat in roll.heartbeats if beat not in alive]
     if missing := [role for role in ROLES if role not in {beat.role for beat in alive}]:
         said = f"No {_listed(missing)} is running."
-        yield ill("workers", said, "Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.")
+        yield problem("workers", said, "Run `earmark worker`, or serve with EARMARK_EMBEDDED_WORKERS=on.")
     for beat in alive:
         if beat.code not in WELL:
             since = f" since {beat.failing_since:%Y-%m-%d %H:%M:%S} UTC" if beat.failing_since else ""
             why = f" ({beat.because})" if beat.because else ""
-            yield ill("workers", f"The {beat.role} on {beat.host} fails{since}: {beat.code}{why}.", FAILS_ADVICE)
+            yield problem("workers", f"The {beat.role} on {beat.host} fails{since}: {beat.code}{why}.", FAILS_ADVICE)
     if old := sorted({f"{beat.version} on {beat.host}" for beat in alive if beat.version != __version__}):
-        yield note("workers", f"Other versions than {__version__} are at work: {', '.join(old)}.")
-    if gone:
-        yield note("workers", f"Not heard of any more: {_who(gone)}.", "They were killed, or hang.", fixable=True)
+        yield note("workers", f"Workers of other versions than {__version__} are running: {', '.join(old)}.")
+    if silent:
+        yield note(
+            "workers", f"No heartbeat any more from: {_names(silent)}.", "They were killed, or hang.", fixable=True
+        )
     if not missing:
-        yield well("workers", f"At work: {_who(alive)}.")
+        yield ok("workers", f"Running: {_names(alive)}.")
 
 
 async def _forget(store: Store, settings: Settings) -> Finding:
     cleared = await store.heartbeats.clear(seconds=alive_seconds(settings.heartbeat_seconds), limit=BEATS_MAX)
-    return fixed("workers", f"{cleared} heartbeats of those who are gone were forgotten.")
+    return fixed("workers", f"{cleared} heartbeats of ended workers were deleted.")
 
 
 async def sweeping(store: Store, *, fix: bool) -> Finding:
-    """Holds whose time is over: free to whoever asks, but lists and counts still have them."""
+    """Holds whose time is over: their seats can be sold, but lists and counts still include them."""
     left = await store.upkeep.backlog()
     if not _late(left.due_since, left.now):
-        return well("sweeping", "Holds end in time.")
+        return ok("sweeping", "Holds end in time.")
     said = f"{left.due} holds are due and not ended, since {_age(left.due_since, left.now)}."
     if not fix:
-        return ill("sweeping", said, "Run `earmark worker`; `--fix` ends them now.", fixable=True)
+        return problem("sweeping", said, "Run `earmark worker`; `--fix` ends them now.", fixable=True)
     engine, ended = Engine(store, ids=Uuid7Ids()), 0
     while expired := await engine.expire(limit=BATCH, reason="doctor"):
         ended += len(expired)
@@ -98,13 +100,13 @@ async def sweeping(store: Store, *, fix: bool) -> Finding:
 
 
 async def relaying(store: Store, *, fix: bool) -> Finding:
-    """Entries without a number: those who follow events wait for them."""
+    """Journal entries without a number: followers and webhooks do not get them yet."""
     left = await store.upkeep.backlog()
     if not _late(left.unsent_since, left.now):
-        return well("relaying", "What happens is numbered in time.")
+        return ok("relaying", "Journal entries are numbered in time.")
     said = f"{left.unsent} journal entries have no number, the oldest since {_age(left.unsent_since, left.now)}."
     if not fix:
-        return ill("relaying", said, "Run `earmark worker`; `--fix` numbers them now.", fixable=True)
+        return problem("relaying", said, "Run `earmark worker`; `--fix` numbers them now.", fixable=True)
     given, after, behind = 0, START, True
     while behind or after != START:
         numbering = await store.outbox.number(after=after, limit=BATCH, tell=False)
@@ -114,46 +116,46 @@ async def relaying(store: Store, *, fix: bool) -> Finding:
 
 
 async def counts(store: Store, *, fix: bool) -> AsyncIterator[Finding]:
-    """What `verify` finds: counts that drifted, which can be set right, and whatever else there is."""
+    """What `earmark verify` finds: counts that drifted, which a recount corrects, and broken promises."""
     flaws = await store.find_flaws(limit=FLAWS_MAX)
     drifted = [flaw for flaw in flaws if flaw.rule in COUNTS]
     if drifted and fix:
         set_ = await store.upkeep.recount(limit=RECOUNTS_MAX)
         if set_:
-            yield fixed("counts", f"{set_} counts were set to what the bookings say.")
+            yield fixed("counts", f"{set_} counts were corrected to the sum of the bookings.")
         flaws = await store.find_flaws(limit=FLAWS_MAX)
         drifted = [flaw for flaw in flaws if flaw.rule in COUNTS]
     if drifted:
-        said = f"{len(drifted)} counts are not what the bookings say: {drifted[0].row}"
-        yield ill("counts", said, "`--fix` sets them right, each under its lock.", fixable=True)
+        said = f"{len(drifted)} counts are not the sum of the bookings: {drifted[0].row}"
+        yield problem("counts", said, "`--fix` corrects them, each under its lock.", fixable=True)
     yield _promises([flaw for flaw in flaws if flaw.rule not in COUNTS])
 
 
 def _promises(broken: list[Flaw]) -> Finding:
     if not broken:
-        return well("promises", "Every promise that `earmark verify` checks is kept.")
+        return ok("promises", "Every promise that `earmark verify` checks is kept.")
     said = f"{len(broken)} rows break a promise: {broken[0].rule}: {broken[0].row}"
-    return ill("promises", said, "Keep a copy of the database, and see `earmark verify`.")
+    return problem("promises", said, "Keep a copy of the database, and see `earmark verify`.")
 
 
 async def money(store: Store) -> AsyncIterator[Finding]:
-    """Payments that only a person can settle, and those that should have been over long ago."""
+    """Payments that only an operator can settle, and payments that have been open for too long."""
     live = await store.watch_money(limit=MONEY_MAX, mode=Mode.LIVE)
     test = await store.watch_money(limit=MONEY_MAX, mode=Mode.TEST)
-    told = [*_flagged(live, ill, "Payments"), *_flagged(test, note, "Test payments")]
-    told += [*_open_long(live, "payment", LIVE_ADVICE), *_open_long(test, "test payment", TEST_ADVICE)]
-    for finding in told or [well("money", "No payment needs somebody.")]:
+    found = [*_flagged(live, problem, "Payments"), *_flagged(test, note, "Test payments")]
+    found += [*_open_long(live, "payment", LIVE_ADVICE), *_open_long(test, "test payment", TEST_ADVICE)]
+    for finding in found or [ok("money", "No payment needs review.")]:
         yield finding
 
 
-def _flagged(watch: MoneyWatch, tell: Callable[[str, str, str], Finding], what: str) -> Iterator[Finding]:
+def _flagged(watch: MoneyWatch, level: Callable[[str, str, str], Finding], what: str) -> Iterator[Finding]:
     if watch.attention:
-        told = ", ".join(f"{count} at {gateway}" for gateway, count in sorted(watch.attention.items()))
-        yield tell("money", f"{what} need somebody: {told}.", "See `earmark payments attention`.")
+        counts_ = ", ".join(f"{count} at {gateway}" for gateway, count in sorted(watch.attention.items()))
+        yield level("money", f"{what} need review: {counts_}.", "See `earmark payments attention`.")
 
 
 def _open_long(watch: MoneyWatch, what: str, advice: str) -> Iterator[Finding]:
-    if watch.open_since and watch.now - watch.open_since > timedelta(seconds=OPEN_SECONDS):
+    if watch.open_since and watch.now - watch.open_since > timedelta(seconds=OPEN_PAYMENT_SECONDS):
         said = f"The oldest open {what} or refund is open for {_age(watch.open_since, watch.now)}."
         yield note("money", said, advice)
 
@@ -167,7 +169,7 @@ def _age(since: datetime | None, now: datetime) -> str:
     return f"{(now - since).total_seconds():.0f} s"
 
 
-def _who(some: list[HeartbeatRow]) -> str:
+def _names(some: list[HeartbeatRow]) -> str:
     return ", ".join(f"{beat.role} on {beat.host}" for beat in some)
 
 

@@ -1,1 +1,1 @@
-"""What became of a booking or a seat, as sentences."""
+"""Explains a booking or a seat in sentences, from the database or from a service."""

@@ -1,4 +1,4 @@
-"""The whole story of a booking, in words. Pure: rows in, lines out."""
+"""Explains a booking in sentences: each journal entry, each payment, and what will happen next. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 ENDS = {
-    State.RELEASED: "It was let go. Its seats are free.",
+    State.RELEASED: "It was released. Its seats are free.",
     State.EXPIRED: "Its time ran out. Its seats are free.",
     State.FAILED: "It was not paid. Its seats are free.",
     State.CANCELLED: "It was cancelled. Its seats are free.",
 }
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known about a booking, in one place."""
+class BookingExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A booking with its journal and its payments."""
 
     now: datetime
     booking: Booking
@@ -38,23 +38,23 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     """Each with its refunds; None where only their sums are known."""
 
 
-def lines(story: Story) -> Iterator[str]:
-    """As a person would tell it."""
-    booking = story.booking
-    state, wanted = _state(booking, story.now), _wanted(booking)
+def lines(explained: BookingExplanation) -> Iterator[str]:
+    """The explanation, as lines of text."""
+    booking = explained.booking
+    state, wanted = _state(booking, explained.now), _wanted(booking)
     yield f"{booking.id} is {state}: {wanted} of {booking.event_id}, for {booking.buyer}."
     yield ""
-    for entry in story.history:
+    for entry in explained.history:
         yield f"  {moment(entry.at)}  {_happened(entry, booking.currency)}"
         yield from (f"    {name}: {before} → {after}" for name, before, after in _changed(entry))
-    if story.payments:
+    if explained.payments:
         yield ""
-    for payment, refunds in story.payments:
+    for payment, refunds in explained.payments:
         yield f"  {_paid(payment)}"
-        told = _sums(payment) if refunds is None else (_went_back(refund, payment.currency) for refund in refunds)
-        yield from (f"    {refund}" for refund in told)
+        lines_ = _sums(payment) if refunds is None else (_went_back(refund, payment.currency) for refund in refunds)
+        yield from (f"    {refund}" for refund in lines_)
     yield ""
-    yield _next(booking, [payment for payment, _ in story.payments], now=story.now)
+    yield _next(booking, [payment for payment, _ in explained.payments], now=explained.now)
 
 
 def _state(booking: Booking, now: datetime) -> str:
@@ -71,9 +71,9 @@ def _lines(seats: Sequence[str], pools: dict[str, int]) -> str:
     return ", ".join([*seats, *(f"{units} of {name}" for name, units in pools.items())]) or "nothing"
 
 
-TOLD: Mapping[str, Callable[[Entry | responses.Entry, str], str]] = {
+DESCRIBED: Mapping[str, Callable[[Entry | responses.Entry, str], str]] = {
     Verb.HOLD: lambda entry, currency: (
-        f"held {_told_lines(entry.facts.get('lines') or {})} for {spelled(entry.facts.get('total', 0), currency)}, "
+        f"held {_lines_of(entry.facts.get('lines') or {})} for {spelled(entry.facts.get('total', 0), currency)}, "
         f"until {moment(entry.facts.get('expires_at'))}"
     ),
     Verb.EXTEND: lambda entry, _: f"extended until {moment(entry.facts.get('expires_at'))}",
@@ -86,25 +86,23 @@ TOLD: Mapping[str, Callable[[Entry | responses.Entry, str], str]] = {
     Verb.EXPIRE: lambda *_: "expired",
     Verb.DECLINE: lambda *_: "declined",
     Verb.CANCEL: lambda entry, _: (
-        f"cancelled but for {_told_lines(entry.facts.get('lines') or {})}"
-        if entry.after == "confirmed"
-        else "cancelled"
+        f"cancelled but for {_lines_of(entry.facts.get('lines') or {})}" if entry.after == "confirmed" else "cancelled"
     ),
 }
-"""By verb; of others only the money is told."""
+"""By verb; of other entries only the payment is described."""
 
 
 def _happened(entry: Entry | responses.Entry, currency: str) -> str:
-    said = [TOLD[entry.verb](entry, currency)] if entry.verb in TOLD else []
+    text = [DESCRIBED[entry.verb](entry, currency)] if entry.verb in DESCRIBED else []
     if money := entry.facts.get("payment"):
-        said.append(_money(money, currency))
+        text.append(_money(money, currency))
     if entry.reason:
-        said.append(entry.reason)
-    return f"{'; '.join(said) or entry.verb}  [{entry.actor}]"
+        text.append(entry.reason)
+    return f"{'; '.join(text) or entry.verb}  [{entry.actor}]"
 
 
 def _changed(entry: Entry | responses.Entry) -> Iterator[tuple[str, str, str]]:
-    """Every field before and after, but for the states, which are told, and for what a new booking begins with."""
+    """Every field before and after, except the states, which have a line already, and the fields of a new booking."""
     if entry.before is None:
         return
     changes = changes_of(entry) if isinstance(entry, Entry) else entry.changes
@@ -117,52 +115,52 @@ def _field(name: str, value: Any) -> str:
     if value is None:
         return "nothing"
     if name == "lines":
-        return _told_lines(value)
+        return _lines_of(value)
     return moment(value) if name.endswith(("_at", "_until")) else str(value)
 
 
 def _money(money: dict[str, Any], currency: str) -> str:
-    said = f"payment {_short(money.get('id'))}"
+    text = f"payment {_short(money.get('id'))}"
     if "to" in money:
-        said += f" {money['from']} → {money['to']}" if money["from"] != money["to"] else f" stays {money['to']}"
+        text += f" {money['from']} → {money['to']}" if money["from"] != money["to"] else f" stays {money['to']}"
     if owed := money.get("owed", money.get("refund")):
-        said += f", {spelled(owed, currency)} owed back"
+        text += f", {spelled(owed, currency)} owed back"
     if money.get("fee"):
-        said += f", {spelled(money['fee'], currency)} kept ({money.get('reason')})"
+        text += f", {spelled(money['fee'], currency)} kept ({money.get('reason')})"
     if "refunded" in money:
-        said += f", {spelled(money['refunded'], currency)} went back"
-    return said
+        text += f", {spelled(money['refunded'], currency)} went back"
+    return text
 
 
-def _told_lines(told: dict[str, Any]) -> str:
-    seats = [seat["id"] for seat in told.get("seats", ())]
-    return _lines(seats, {pool["id"]: pool["units"] for pool in told.get("pools", ())})
+def _lines_of(facts: dict[str, Any]) -> str:
+    seats = [seat["id"] for seat in facts.get("seats", ())]
+    return _lines(seats, {pool["id"]: pool["units"] for pool in facts.get("pools", ())})
 
 
 def _paid(payment: Payment) -> str:
-    said = f"payment {payment.id} at {payment.gateway}"
+    text = f"payment {payment.id} at {payment.gateway}"
     if payment.gateway_id:
-        said += f" ({payment.gateway_id})"
-    said += f": {payment.state.value}, {spelled(payment.amount, payment.currency)}"
+        text += f" ({payment.gateway_id})"
+    text += f": {payment.state.value}, {spelled(payment.amount, payment.currency)}"
     if payment.captured:
-        said += f", {spelled(payment.captured, payment.currency)} taken"
+        text += f", {spelled(payment.captured, payment.currency)} taken"
     if payment.processed_at:
-        said += f", processed {moment(payment.processed_at)}"
+        text += f", processed {moment(payment.processed_at)}"
     if payment.code:
-        said += f", {payment.code}"
-    return said
+        text += f", {payment.code}"
+    return text
 
 
 def _went_back(refund: Refund, currency: str) -> str:
-    word = {RefundState.PENDING: "is on its way", RefundState.DONE: "went back", RefundState.REFUSED: "was REFUSED"}
-    said = f"{spelled(refund.amount, currency)} {word[refund.state]}"
+    verb = {RefundState.PENDING: "is on its way", RefundState.DONE: "went back", RefundState.REFUSED: "was REFUSED"}
+    text = f"{spelled(refund.amount, currency)} {verb[refund.state]}"
     if refund.processed_at:
-        said += f", processed {moment(refund.processed_at)}"
-    return said + "".join(f", {fact}" for fact in (refund.gateway_id, refund.reason, refund.code) if fact)
+        text += f", processed {moment(refund.processed_at)}"
+    return text + "".join(f", {fact}" for fact in (refund.gateway_id, refund.reason, refund.code) if fact)
 
 
 def _sums(payment: Payment) -> Iterator[str]:
-    """Of refunds that are not known one by one: what is owed may be on its way, or the gateway refused it."""
+    """The sums where single refunds are not known: what is owed may be under way, or the gateway refused it."""
     if payment.refunded:
         yield f"{spelled(payment.refunded, payment.currency)} went back, in all"
     if payment.owes:
@@ -170,24 +168,24 @@ def _sums(payment: Payment) -> Iterator[str]:
 
 
 def _next(booking: Booking, payments: Sequence[Payment], *, now: datetime) -> str:
-    """What will happen by itself, or who has to do something."""
+    """What will happen by itself, or what an operator has to do."""
     if any(payment.state is PaymentState.NEEDS_ATTENTION for payment in payments):
-        return "Somebody has to look at its money: a payment needs attention."
+        return "An operator has to look at its money: a payment needs attention."
     if any(payment.owes for payment in payments):
-        return "A refund is on its way; the reconciler sees to it."
+        return "A refund is under way; the reconciler completes it."
     if booking.is_due(now):
-        return "Its time is over: whoever wants its seats may have them, and the sweeper ends it."
+        return "Its time is over: its seats can be held again, and the sweeper will end it."
     until = moment(booking.paying_until or booking.expires_at)
     return {
-        State.HELD: f"It is held until {until}, unless it is paid, extended or let go before.",
-        State.PAYING: f"A gateway is being asked; the reconciler sees to it, until {until} at the latest.",
+        State.HELD: f"It is held until {until}, unless it is paid, extended or released before.",
+        State.PAYING: f"Its payment is under way; the reconciler completes it, by {until} at the latest.",
         State.CONFIRMED: "It is sold. Nothing is left to do.",
         **ENDS,
     }[booking.state]
 
 
 def moment(at: object) -> str:
-    """To the second, in UTC; a fact of the journal is a text already."""
+    """A time to the second, in UTC; a time from the journal is a text already."""
     text = at.isoformat() if hasattr(at, "isoformat") else str(at or "?")
     return text[:19].replace("T", " ")
 

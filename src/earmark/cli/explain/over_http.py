@@ -1,7 +1,7 @@
-"""The story of a booking or a seat as a service tells it over HTTP, to the bearer of one key.
+"""Explains a booking or a seat from what a service returns over HTTP to one key or buyer's token.
 
-As JSON it is what the API answers, field for field. In words it is told by the same functions as a database's story;
-what the API does not answer is never made up: the words leave it out and say so.
+As JSON it is what the API returns, field for field. The text is made by the same functions as for a database; what the
+API does not return is left out, and the last line says so.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.cli.explain import booking as story
-from earmark.cli.explain import seat as seat_story
+from earmark.cli.explain import booking as booking_text
+from earmark.cli.explain import seat as seat_text
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.ids import BookingId, Buyer, EventId, PaymentId, PoolId, RefundId, SeatId
 from earmark.domain.mode import Mode
@@ -29,64 +29,64 @@ if TYPE_CHECKING:
     from earmark.client import AsyncClient
 
 KEYS_BEGIN_WITH = "ek_"
-"""Other bearers are buyers, by a token."""
+"""A credential that begins with anything else is a buyer's token."""
 BOOKINGS_MAX = 10_000
 """How many bookings of an event are read to find those that list a seat."""
 GATEWAY_IDS = "the gateway's own ids"
-EACH_REFUND = "each refund by itself and what the gateway said of it"
+EACH_REFUND = "each refund by itself and what the gateway reported about it"
 NOTES = "reasons that the shop noted"
 HAD_ALONE = "whether a booking gave this seat alone back"
 OTHERS = "bookings of other buyers"
 MORE_BOOKINGS = f"bookings after the first {BOOKINGS_MAX} of the event"
 
 
-class ServiceStory(msgspec.Struct, frozen=True, kw_only=True):
-    """A booking with all that the API answers about it."""
+class ServiceBookingExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A booking with all that the API returns about it."""
 
     service: str
     booking: responses.Booking
     history: list[responses.Entry]
     payments: list[responses.ListedPayment]
-    not_told: list[str]
+    left_out: list[str]
 
 
-class ServiceSeatStory(msgspec.Struct, frozen=True, kw_only=True):
-    """A seat with all that the API answers about it."""
+class ServiceSeatExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A seat with all that the API returns about it."""
 
     service: str
     event_id: str
     seat: responses.Seat
     why: str
-    owner: ServiceStory | None
+    owner: ServiceBookingExplanation | None
     """The booking that it points to, which may have ended."""
     had: list[responses.Booking]
     """The bookings that list it, oldest first."""
-    not_told: list[str]
+    left_out: list[str]
 
 
-async def read(client: AsyncClient, booking_id: BookingId, *, key: str | None) -> ServiceStory:
-    """Three questions; the booking may move between them, and the history is asked for last."""
+async def read(client: AsyncClient, booking_id: BookingId, *, key: str | None) -> ServiceBookingExplanation:
+    """Read a booking in three requests. It may move between them, so the history is read last."""
     booking = await client.booking(booking_id)
     payments = await client.payments(booking_id)
-    not_told = [NOTES] if _is_buyer(key) else []
-    # A service of an older release tells neither.
+    left_out = [NOTES] if _is_buyer(key) else []
+    # A service of an older release returns neither.
     if any(payment.captured and payment.gateway_id is None for payment in payments):
-        not_told.append(GATEWAY_IDS)
+        left_out.append(GATEWAY_IDS)
     if any(payment.refunding and not payment.refunds for payment in payments):
-        not_told.append(EACH_REFUND)
+        left_out.append(EACH_REFUND)
     history = await client.history(booking_id)
-    return ServiceStory(
-        service=redact(client.url), booking=booking, history=history, payments=payments, not_told=not_told
+    return ServiceBookingExplanation(
+        service=redact(client.url), booking=booking, history=history, payments=payments, left_out=left_out
     )
 
 
 async def read_seat(
     client: AsyncClient, *, event_id: EventId, seat_id: SeatId, key: str | None, bookings_max: int = BOOKINGS_MAX
-) -> ServiceSeatStory:
-    """Whose it is, and the bookings of its event, page by page, for those that list it."""
+) -> ServiceSeatExplanation:
+    """Read a seat and its booking, and search the event's bookings for those that list the seat."""
     seat = await client.seat(event_id, seat_id)
-    said = await client.explain(event_id, seat_id)
-    owner = await read(client, BookingId(UUID(said.booking_id)), key=key) if said.booking_id else None
+    explanation = await client.explain(event_id, seat_id)
+    owner = await read(client, BookingId(UUID(explanation.booking_id)), key=key) if explanation.booking_id else None
     had, count = [], 0
     async for booking in client.bookings(event_id=event_id):
         count += 1
@@ -99,68 +99,74 @@ async def read_seat(
         MORE_BOOKINGS: count > bookings_max,
         HAD_ALONE: owner is None and not had,
     }
-    not_told = [*(owner.not_told if owner else ()), *(part for part, applies in parts.items() if applies)]
-    return ServiceSeatStory(
-        service=redact(client.url), event_id=event_id, seat=seat, why=said.why, owner=owner, had=had, not_told=not_told
+    left_out = [*(owner.left_out if owner else ()), *(part for part, applies in parts.items() if applies)]
+    return ServiceSeatExplanation(
+        service=redact(client.url),
+        event_id=event_id,
+        seat=seat,
+        why=explanation.why,
+        owner=owner,
+        had=had,
+        left_out=left_out,
     )
 
 
-def lines(told: ServiceStory | ServiceSeatStory) -> Iterator[str]:
-    """As a person would tell it; the last line says whose word it is and what is left out."""
-    if isinstance(told, ServiceStory):
-        yield from story.lines(_story(told))
+def lines(explained: ServiceBookingExplanation | ServiceSeatExplanation) -> Iterator[str]:
+    """The explanation as lines of text; the last one names the service and what is left out."""
+    if isinstance(explained, ServiceBookingExplanation):
+        yield from booking_text.lines(_booking_explanation(explained))
     else:
-        yield from seat_story.lines(_seat_story(told))
+        yield from seat_text.lines(_seat_explanation(explained))
     yield ""
-    left_out = f" It does not tell: {'; '.join(told.not_told)}." if told.not_told else ""
-    yield f"So says the service at {told.service}.{left_out}"
+    left_out = f" It does not show: {'; '.join(explained.left_out)}." if explained.left_out else ""
+    yield f"Source: the service at {explained.service}.{left_out}"
 
 
 def _is_buyer(key: str | None) -> bool:
     return key is not None and not key.startswith(KEYS_BEGIN_WITH)
 
 
-def _story(told: ServiceStory) -> story.Story:
-    booking = _booking(told.booking, told.history)
-    return story.Story(
-        now=_now(told.booking),
+def _booking_explanation(explained: ServiceBookingExplanation) -> booking_text.BookingExplanation:
+    booking = _booking(explained.booking, explained.history)
+    return booking_text.BookingExplanation(
+        now=_now(explained.booking),
         booking=booking,
-        history=told.history,
-        payments=[(_payment(payment, booking), _refunds(payment, booking)) for payment in told.payments],
+        history=explained.history,
+        payments=[(_payment(payment, booking), _refunds(payment, booking)) for payment in explained.payments],
     )
 
 
-def _seat_story(told: ServiceSeatStory) -> seat_story.SeatStory:
-    owner = _story(told.owner) if told.owner else None
+def _seat_explanation(explained: ServiceSeatExplanation) -> seat_text.SeatExplanation:
+    owner = _booking_explanation(explained.owner) if explained.owner else None
     seat = Seat(
-        event_id=EventId(told.event_id),
-        id=SeatId(told.seat.id),
-        price=told.seat.price,
-        blocked=told.seat.state is SeatState.BLOCKED,
+        event_id=EventId(explained.event_id),
+        id=SeatId(explained.seat.id),
+        price=explained.seat.price,
+        blocked=explained.seat.state is SeatState.BLOCKED,
     )
-    return seat_story.SeatStory(
+    return seat_text.SeatExplanation(
         now=owner.now if owner else datetime.now(UTC),
         seat=SeatOnMap(seat=seat),
         owner=owner,
-        had=[_booking(booking, ()) for booking in told.had],
+        had=[_booking(booking, ()) for booking in explained.had],
         fence_known=False,
     )
 
 
 def _now(booking: responses.Booking) -> datetime:
-    """The service's own time, of a hold; for the others it decides nothing."""
+    """The service's time, derived from a hold's `expires_in`; in other states the time does not matter."""
     return booking.expires_at - timedelta(seconds=booking.expires_in or 0.0)
 
 
 def _booking(booking: responses.Booking, history: Sequence[responses.Entry]) -> Booking:
-    """With the time that its journal gave to its payment, and held until its journal says that it is ended."""
+    """The booking as stored: `paying_until` is taken from the journal, and a due hold is `held`, not `expired`."""
     pinned = [entry.facts["paying_until"] for entry in history if entry.facts.get("paying_until")]
     is_due = booking.state is State.EXPIRED and bool(history) and history[-1].after == State.HELD
     return Booking(
         id=BookingId(UUID(booking.id)),
         event_id=EventId(booking.event_id),
         buyer=Buyer(booking.buyer),
-        mode=Mode.TEST,  # not told, and in none of the words
+        mode=Mode.TEST,  # not in the response, and not in the text
         state=State.HELD if is_due else booking.state,
         lines=Lines(
             seats=tuple(SeatLine(**msgspec.structs.asdict(line)) for line in booking.seats),
@@ -199,7 +205,7 @@ def _payment(payment: responses.Payment, booking: Booking) -> Payment:
 
 
 def _refunds(payment: responses.ListedPayment, booking: Booking) -> list[Refund] | None:
-    """One by one; None where a service of an older release knows only their sums."""
+    """The single refunds; None where a service of an older release returns only their sums."""
     if payment.refunding and not payment.refunds:
         return None
     return [

@@ -1,4 +1,4 @@
-"""Whose a seat is, and why, in words. Pure: rows in, lines out."""
+"""Explains in sentences which booking has a seat, and why. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.cli.explain import booking as story
-from earmark.cli.explain.booking import Story, moment
+from earmark.cli.explain import booking as booking_text
+from earmark.cli.explain.booking import BookingExplanation, moment
 from earmark.domain.booking import Booking
 from earmark.domain.state_machine import State
 from earmark.engine.ports.store import SeatOnMap
@@ -17,48 +17,50 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class SeatStory(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known about a seat, in one place."""
+class SeatExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A seat, the booking that it points to, and all bookings that list it."""
 
     now: datetime
     seat: SeatOnMap
-    owner: Story | None
+    owner: BookingExplanation | None
     """The booking that it points to, which may have ended."""
     had: list[Booking]
     """All bookings that list it, oldest first."""
     fence_known: bool = True
-    """Whether the seat's fence is: it tells a seat that no booking ever had from one that was given back alone."""
+    """Whether the fence is known. It is 0 only for a seat that no booking ever had."""
 
 
-def lines(told: SeatStory) -> Iterator[str]:
-    """As a person would tell it: whose it is and why, who had it before, and the whole story of its booking."""
-    seat = told.seat.seat
-    yield f"{seat.id} of {seat.event_id} is {_whose(told)}"
-    before = [booking for booking in told.had if told.owner is None or booking.id != told.owner.booking.id]
+def lines(explained: SeatExplanation) -> Iterator[str]:
+    """The seat's state and why, the bookings that had it before, and the explanation of its booking."""
+    seat = explained.seat.seat
+    yield f"{seat.id} of {seat.event_id} is {_whose(explained)}"
+    before = [
+        booking for booking in explained.had if explained.owner is None or booking.id != explained.owner.booking.id
+    ]
     if before:
         yield ""
-        yield "Before that:" if told.owner else "It was had by:"
+        yield "Bookings before that:" if explained.owner else "Bookings that had it:"
     for booking in before:
         until = moment(booking.ended_at) if booking.ended_at else "now"
         yield f"  {moment(booking.created_at)} to {until}  {booking.id}, for {booking.buyer}: {booking.state.value}"
-    if told.owner:
+    if explained.owner:
         yield ""
-        yield from story.lines(told.owner)
+        yield from booking_text.lines(explained.owner)
 
 
-def _whose(told: SeatStory) -> str:
-    booking = told.owner.booking if told.owner else None
-    if booking is not None and booking.is_active and not booking.is_due(told.now):
+def _whose(explained: SeatExplanation) -> str:
+    booking = explained.owner.booking if explained.owner else None
+    if booking is not None and booking.is_active and not booking.is_due(explained.now):
         return _taken(booking)
-    if told.seat.seat.blocked:
+    if explained.seat.seat.blocked:
         return "blocked: the shop has taken it off sale."
     if booking is None:
-        if not told.fence_known and not told.had:
+        if not explained.fence_known and not explained.had:
             return "free: no booking lists it."
-        never = told.seat.fence == 0 and not told.had
-        return "free: nobody has had it yet." if never else "free: the booking that had it gave it back."
-    if booking.is_due(told.now):
-        return f"free: the hold of {booking.buyer} ran out at {moment(booking.expires_at)}, and the next may have it."
+        never = explained.seat.fence == 0 and not explained.had
+        return "free: no booking has had it yet." if never else "free: the booking that had it gave it back."
+    if booking.is_due(explained.now):
+        return f"free: the hold of {booking.buyer} ran out at {moment(booking.expires_at)}, and it can be held again."
     return f"free: the booking of {booking.buyer} was {booking.state.value} at {moment(booking.ended_at)}."
 
 

@@ -1,4 +1,4 @@
-"""A seat of a booking as people find it: its id, and what of its section, row and number the id does not say."""
+"""The name of a seat for people: its id, and the section, row and number that the id does not contain."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def seat_name(seat: SeatLine | responses.SeatLine, *more: str) -> str:
-    """`A1` alone where that is row A, number 1; else `S17 (Stalls, row K, number 12)`, and what `more` is said."""
-    said = [seat.section] if seat.section else []
+    """`A1` alone where that is row A, number 1; else `S17 (Stalls, row K, number 12)`, and the texts in `more`."""
+    parts = [seat.section] if seat.section else []
     if f"{seat.row}{seat.number}" != seat.id:
-        said += [f"row {seat.row}"] if seat.row else []
-        said += [f"number {seat.number}"] if seat.number is not None else []
-    said += more
-    return f"{seat.id} ({', '.join(said)})" if said else seat.id
+        parts += [f"row {seat.row}"] if seat.row else []
+        parts += [f"number {seat.number}"] if seat.number is not None else []
+    parts += more
+    return f"{seat.id} ({', '.join(parts)})" if parts else seat.id

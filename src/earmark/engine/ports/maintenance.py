@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from earmark.domain.mode import Mode
 
 BACKLOG_COUNTED_MAX = 1000
-LATE_SECONDS = 60.0
-"""What is due for longer than this, its worker has not done in time."""
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
