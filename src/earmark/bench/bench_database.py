@@ -53,7 +53,7 @@ class BenchDatabase:
             raise SetupError(problem=f"The database to measure on cannot be used: {refused}") from refused
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the server under test."""
         await self._connection.close()
 
     async def open_event(self, event_id: str, *, seats: int = 0, units: int = 0) -> None:
@@ -127,7 +127,7 @@ class BenchDatabase:
         return count
 
     async def empty(self) -> None:
-        """Remove all rows."""
+        """Remove all rows of the last measurement."""
         async with self.guards_off():
             await self._connection.execute(self._sql["empty_tables"])
 

@@ -41,7 +41,7 @@ LATE = "the payment came too late"
 OPERATOR = "operator"
 
 
-class RowsMoved(msgspec.Struct, frozen=True, kw_only=True):
+class PaymentRowsMoved(msgspec.Struct, frozen=True, kw_only=True):
     """Not decided: a row is not as it was read. Read again; first end the lapsed holds of `relief`, if any."""
 
     relief: PoolRef | TotalRef | None = None
@@ -57,12 +57,12 @@ async def apply_report(
     ids: Ids,
     policy: Policy,
     dry: Collection[PoolRef | TotalRef] = (),
-) -> Payment | RowsMoved:
+) -> Payment | PaymentRowsMoved:
     """Apply a gateway's report of a payment. What is `dry` has no lapsed hold left that could be ended."""
     start = await transaction.begin([])
     reported = await _ReportedPayment.open(transaction, about, writes=PendingWrites(now=start.now, ids=ids), ids=ids)
     if reported is None:
-        return RowsMoved()
+        return PaymentRowsMoved()
     return await reported.apply(report, policy=policy, dry=dry)
 
 
@@ -246,7 +246,7 @@ class _ReportedPayment:
 
     async def apply(
         self, report: Report, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
-    ) -> Payment | RowsMoved:
+    ) -> Payment | PaymentRowsMoved:
         """Decide what the report means, and write it."""
         before, booking, now = self._payment, self._booking, self._writes.now
         wanted = wants(booking, before)
@@ -258,7 +258,7 @@ class _ReportedPayment:
             after = msgspec.structs.replace(after, processed_at=now)
         if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
             moved = await self._reclaim(after, policy=policy, dry=dry)
-            if isinstance(moved, RowsMoved):
+            if isinstance(moved, PaymentRowsMoved):
                 return moved
             if moved is None:
                 after = self._give_back(after, reason=LATE)
@@ -312,7 +312,7 @@ class _ReportedPayment:
 
     async def _reclaim(
         self, payment: Payment, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
-    ) -> Booking | RowsMoved | None:
+    ) -> Booking | PaymentRowsMoved | None:
         """The booking, sold after all; None when something of it is gone."""
         booking, writes = self._booking, self._writes
         if self._event.is_over(now=writes.now) or not self._all_free():
@@ -328,17 +328,17 @@ class _ReportedPayment:
         totals = await self._transaction.lock_totals({booking.total_ref, *writes.totals})
         pools = await self._transaction.lock_pools({*booking.pool_deltas(), *writes.pools})
         if len(await self._transaction.lock_seats(list(self._seen.values()))) < len(self._seen):
-            return RowsMoved()
+            return PaymentRowsMoved()
         limit = per_buyer_max(policy, of_event=self._event.per_buyer_max)
         have = totals[booking.total_ref] + writes.totals.get(booking.total_ref, 0)
         if limit is not None and have + booking.lines.units > limit:
             short = have + booking.lines.units - limit
-            return None if booking.total_ref in dry else RowsMoved(relief=booking.total_ref, short=short)
+            return None if booking.total_ref in dry else PaymentRowsMoved(relief=booking.total_ref, short=short)
         for ref, delta in booking.pool_deltas(sold=1).items():
             given = writes.pools.get(ref)
             free = pools[ref].free - (given.held + given.sold if given else 0)
             if delta.sold > free:
-                return None if ref in dry else RowsMoved(relief=ref, short=delta.sold - free)
+                return None if ref in dry else PaymentRowsMoved(relief=ref, short=delta.sold - free)
         return sold
 
     def _all_free(self) -> bool:

@@ -113,7 +113,7 @@ class AttackedServer:
         raise SetupError(problem="The server accepts no guest.")
 
     async def token(self, buyer: str, *, mode: Mode) -> str:
-        """A buyer's token."""
+        """A token for one buyer, issued by the shop."""
         bearer = self.live_key if mode is Mode.LIVE else self.shop_key
         return str(_made(await self.send("POST", "/v1/tokens", bearer=bearer, json={"buyer": buyer}))["token"])
 

@@ -54,7 +54,7 @@ class HealthProbe:
         self.probed.samples.append((sent, time.monotonic() - sent))
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the server under test."""
         self._line.close()
 
     def _connect(self) -> socket.socket:

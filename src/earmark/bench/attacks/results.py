@@ -142,7 +142,7 @@ class AttackResult(msgspec.Struct, frozen=True, kw_only=True):
         return [flaw for one in self.reports for flaw in one.flaws(timed=self.plan.judged_by_time)]
 
     def plain(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The same as plain values, which JSON can hold."""
         reports = [
             msgspec.to_builtins(one)
             | {

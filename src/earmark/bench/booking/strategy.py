@@ -40,7 +40,7 @@ class Strategy(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         ...
 
 

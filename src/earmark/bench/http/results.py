@@ -87,7 +87,7 @@ class HttpMeasurement(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def plain(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The same as plain values, which JSON can hold."""
         return {
             "rate": self.rate,
             "p50_ms": self.answers.p50_ms,

@@ -122,7 +122,7 @@ class IncidentResult(msgspec.Struct, frozen=True, kw_only=True):
         return [flaw for report in self.reports for flaw in report.flaws]
 
     def plain(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The same as plain values, which JSON can hold."""
         return {"machine": describe_machine(), **msgspec.to_builtins(self), "flaws": self.flaws}
 
 

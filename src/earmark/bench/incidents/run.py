@@ -54,7 +54,7 @@ async def run(plan: IncidentPlan, *, watch: Callable[[str], None]) -> IncidentRe
 
 
 async def measure(name: str, plan: IncidentPlan, *, watch: Callable[[str], None]) -> IncidentReport:
-    """Measure one incident."""
+    """Measure what clients get before, during and after one incident."""
 
     def tell(said: str) -> None:
         watch(f"{name}: {said} …")

@@ -38,7 +38,7 @@ each other.</p>"""
 
 
 def page(result: LockResult, *, when: datetime) -> str:
-    """The whole file."""
+    """The HTML file, with its charts and tables."""
     plan, server = result.plan, result.versions["server"]
     return html_page(
         title=f"Locks on {server}: Earmark beside other libraries",

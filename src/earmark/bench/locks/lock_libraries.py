@@ -46,7 +46,7 @@ class Contender(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         ...
 
 
@@ -60,7 +60,7 @@ class SyncContender(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         ...
 
 
@@ -139,7 +139,7 @@ class EarmarkLock:
         return self._locks.lock(key, ttl=TTL_SECONDS, wait=WAIT_SECONDS)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         await self._locks.close()
 
 
@@ -173,7 +173,7 @@ class RedisPy:
         return turn
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         await self._client.aclose()
 
 
@@ -206,7 +206,7 @@ class Pottery:
         return lock
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         await self._client.aclose()
 
 
@@ -224,7 +224,7 @@ class EarmarkSyncLock:
             pass
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         self._locks.sync.close()
 
 
@@ -242,7 +242,7 @@ class RedisPySync:
             pass
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         self._client.close()
 
 
@@ -262,12 +262,12 @@ class PotterySync:
             pass
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         self._client.close()
 
 
 class PythonRedisLock:
-    """`redis_lock.Lock`."""
+    """`redis_lock.Lock` of the package python-redis-lock."""
 
     name = "python-redis-lock"
 
@@ -281,7 +281,7 @@ class PythonRedisLock:
             pass
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         self._client.close()
 
 
@@ -300,6 +300,6 @@ class RedlockPy:
         self._manager.unlock(lock)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         for server in self._manager.servers:
             server.close()

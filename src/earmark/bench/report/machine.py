@@ -11,7 +11,7 @@ from earmark.version import __version__
 
 
 def describe_machine() -> dict[str, Any]:
-    """Ready for JSON."""
+    """The same as plain values, which JSON can hold."""
     return {"python": platform.python_version(), "cores": os.cpu_count(), "system": platform.system()}
 
 

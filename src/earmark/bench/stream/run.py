@@ -87,7 +87,7 @@ class StreamResult(msgspec.Struct, frozen=True, kw_only=True):
         return [flaw for flaw, holds in checks.items() if not holds]
 
     def plain(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The same as plain values, which JSON can hold."""
         return {"machine": describe_machine(), **msgspec.to_builtins(self), "flaws": self.flaws}
 
 
@@ -173,12 +173,12 @@ class StreamShop:
         self._idle: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
 
     async def open(self) -> None:
-        """Open the connections."""
+        """Open the connections to the server under test."""
         for _ in range(WRITERS):
             self._idle.put_nowait(await asyncio.open_connection(HOST, self._port))
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         while not self._idle.empty():
             self._idle.get_nowait()[1].close()
 

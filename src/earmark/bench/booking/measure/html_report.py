@@ -35,7 +35,7 @@ the database. Figures of one machine and one run compare with nothing but each o
 
 
 def page(result: BookingResult, *, when: datetime) -> str:
-    """The whole file."""
+    """The HTML file, with its charts and tables."""
     plan, rounds = result.plan, plural(result.plan.rounds, "round")
     chosen = "" if len(plan.specs) == len(WORKLOADS) else "".join(f" --workload {name}" for name in plan.workloads)
     options = f"--rounds {plan.rounds} --seconds {plan.seconds:g} --clients {plan.clients}{chosen}"

@@ -93,7 +93,7 @@ async def measure(
     return ServerMemory(holds=made, seconds=seconds, megabytes=megabytes, events=len(load.opened), retired=retired)
 
 
-class ServerProcess:
+class MeasuredServer:
     """A running server, seen from outside."""
 
     def __init__(self, process: asyncio.subprocess.Process, *, port: int) -> None:
@@ -108,7 +108,7 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def serving(database: str, *, redis: str, program: str = PROGRAM) -> AsyncIterator[ServerProcess]:
+async def serving(database: str, *, redis: str, program: str = PROGRAM) -> AsyncIterator[MeasuredServer]:
     """`earmark serve` as an operator starts it: one process, with its workers, and Redis in front."""
     if not PROC.joinpath("self", "statm").exists():
         raise SetupError(problem="Memory is read from /proc, and this system has none.")
@@ -122,7 +122,7 @@ async def serving(database: str, *, redis: str, program: str = PROGRAM) -> Async
     )
     try:
         await wait_until_ready(process, port)
-        yield ServerProcess(process, port=port)
+        yield MeasuredServer(process, port=port)
     finally:
         await stop(process, seconds=STOP_SECONDS)
 
@@ -133,7 +133,7 @@ class HoldLoad:
     def __init__(
         self,
         bench_database: BenchDatabase,
-        server: ServerProcess,
+        server: MeasuredServer,
         load: LineProcess,
         *,
         calendar: EventCalendar,

@@ -230,7 +230,7 @@ class BookingFigures(msgspec.Struct):
     readings: dict[str, dict[str, list[MeasurementResult]]] = msgspec.field(default_factory=dict)
 
     def add(self, measurement: Measurement, reading: MeasurementResult) -> None:
-        """Add one measurement."""
+        """Add one measurement to its contender and workload."""
         self.readings.setdefault(measurement.workload, {}).setdefault(measurement.contender, []).append(reading)
 
     def rounds(self, workload: str, figure: str = "rate") -> dict[str, list[float]]:

@@ -63,7 +63,7 @@ class BookingWatch(Protocol):
     """Shows the progress of a run."""
 
     def say(self, text: str) -> None:
-        """A preparation begins."""
+        """Print which preparation begins."""
         ...
 
     def measured(self, figures: BookingFigures, measurement: Measurement, share: float) -> None:

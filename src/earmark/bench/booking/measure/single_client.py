@@ -66,7 +66,7 @@ class AlternatingContender:
         return one_measurement.reading(LONE, tally, counted, database_seconds=spent)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         await self._strategy.close()
 
 

@@ -200,11 +200,11 @@ class WorkedTime:
         self._began = perf_counter()
 
     def begin(self) -> None:
-        """Start a turn."""
+        """Let the other process begin its turn."""
         self._began = perf_counter()
 
     def end(self) -> None:
-        """End a turn."""
+        """Wait until the other process has ended its turn."""
         self._before = self.seconds
 
     @property

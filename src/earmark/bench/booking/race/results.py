@@ -41,13 +41,13 @@ class RaceFigures(msgspec.Struct, frozen=True, kw_only=True):
         return not self.double_sold
 
     def plain(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The same as plain values, which JSON can hold."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return {"safe": self.safe, **fields}
 
 
 class RaceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole race."""
+    """The figures of every strategy in one race."""
 
     buyers: int
     pause_seconds: float
@@ -58,7 +58,7 @@ class RaceResult(msgspec.Struct, frozen=True, kw_only=True):
     versions: Mapping[str, str]
 
     def plain(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The same as plain values, which JSON can hold."""
         return {
             "strategies": {name: figures.plain() for name, figures in self.strategies.items()},
             "guards": {name: figures.plain() for name, figures in self.guards.items()},

@@ -51,7 +51,7 @@ class ForUpdate(TableStrategy):
     """Pessimistic, row by row."""
 
     async def try_hold(self, want: Want) -> UUID:
-        """Lock, look, write."""
+        """Lock the seats, check that they are free, write the booking."""
         database = self.database
         seats: dict[str, int] = {}
         pools: dict[str, int] = {}

@@ -38,7 +38,7 @@ class LeanForUpdate(TableStrategy):
     """Pessimistic, in as few statements as it takes."""
 
     async def try_hold(self, want: Want) -> UUID:
-        """Lock, look, write."""
+        """Lock the seats, check that they are free, write the booking."""
         database = self.database
         if not want.pools:
             return await self._try_seats(want)

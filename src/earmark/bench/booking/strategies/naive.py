@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Naive(TableStrategy):
-    """Check, then write."""
+    """Check that the seats are free, then write, with nothing in between."""
 
     async def try_hold(self, want: Want) -> UUID:
         """Look, then write without a lock."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Optimistic(TableStrategy):
-    """Compare and set."""
+    """Write only if the rows are as they were read."""
 
     async def try_hold(self, want: Want) -> UUID:
         """Look; write what is still as it was seen; `ChangedMeanwhile` rolls the whole back, and it is tried again."""

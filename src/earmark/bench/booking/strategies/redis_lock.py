@@ -58,7 +58,7 @@ class LocksPerSeat(ABC):
         """One lock; raises `HoldRefused` if it is taken."""
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         for client in self._clients:
             await client.aclose(close_connection_pool=True)
 
@@ -109,7 +109,7 @@ class LockThenWrite(TableStrategy):
             await database.write_confirm(connection, row, paid)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         await self._locks.close()
         await super().close()
 

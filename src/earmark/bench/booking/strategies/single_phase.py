@@ -43,7 +43,7 @@ class SinglePhase(TableStrategy):
     """There is no hold: what `hold` returns is a sale."""
 
     async def try_hold(self, want: Want) -> UUID:
-        """Lock, look, sell."""
+        """Lock the seats, check that they are free, sell them at once."""
         database = self.database
         async with database.transaction() as connection:
             sale = await database.open_hold(connection, want)

@@ -102,7 +102,7 @@ class StrategyDatabase:
         return cls(pool, settings, {name: sql for file in known for name, sql in file.items()})
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         await self._pool.close()
 
     @asynccontextmanager
@@ -288,7 +288,7 @@ class TableStrategy(ABC):
         return await self.database.confirm(paid, self.try_confirm)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the servers under test."""
         await self.database.close()
 
     @abstractmethod
