@@ -47,7 +47,9 @@ class StoreWithAllFigures(MemoryStore):
 
     def figures(self) -> StoreFigures:
         """Made up."""
-        return StoreFigures(connections=4, idle=3, connections_max=12, drafts=100, drafts_again=7, drafts_locked=2)
+        return StoreFigures(
+            connections=4, idle=3, connections_max=12, drafts=100, optimistic_writes_again=7, optimistic_writes_locked=2
+        )
 
 
 async def whole_page(*, calls: bool = True) -> str:

@@ -71,7 +71,10 @@ GROWS: dict[str, dict[str, float]] = {
         "earmark_verbs_total verb=hold outcome=seats_taken": 900,
         "earmark_verbs_total verb=hold outcome=ok": 100,
     },
-    "EarmarkDraftsUnderLocks": {"earmark_drafts_again_total how=locked": 30, "earmark_drafts_total": 100},
+    "EarmarkOptimisticWritesUnderLocks": {
+        "earmark_optimistic_writes_again_total how=locked": 30,
+        "earmark_optimistic_writes_total": 100,
+    },
     "EarmarkLockTimeouts": {"earmark_lock_acquisitions_total outcome=timeout": 1},
     "EarmarkLockContention": {
         "earmark_lock_acquisitions_total outcome=busy": 60,

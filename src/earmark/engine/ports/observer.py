@@ -90,9 +90,9 @@ class StoreFigures(msgspec.Struct, frozen=True, kw_only=True):
     idle: int
     """How many of these do nothing."""
     connections_max: int
-    drafts: int
+    optimistic_writes: int
     """Transactions that were run as an optimistic write, so far."""
-    drafts_again: int
+    optimistic_writes_again: int
     """Optimistic writes that met a concurrent change and were run once more without a lock."""
-    drafts_locked: int
+    optimistic_writes_locked: int
     """Optimistic writes that had to be run again under locks."""

@@ -94,10 +94,16 @@ def _about_store(seen: StoreFigures) -> Iterator[Metric]:
         label="state",
     )
     yield gauge("earmark_store_connections_max", "How many connections there may be.", seen.connections_max)
-    yield CounterMetricFamily("earmark_drafts", "Transactions that began as a draft, without a lock.", seen.drafts)
-    family = CounterMetricFamily(
-        "earmark_drafts_again", "Drafts that met a concurrent write and were run again.", labels=["how"]
+    yield CounterMetricFamily(
+        "earmark_optimistic_writes",
+        "Transactions that began as an optimistic write, without a lock.",
+        seen.optimistic_writes,
     )
-    family.add_metric(["unlocked"], seen.drafts_again)
-    family.add_metric(["locked"], seen.drafts_locked)
+    family = CounterMetricFamily(
+        "earmark_optimistic_writes_again",
+        "Optimistic writes that met a concurrent write and were run again.",
+        labels=["how"],
+    )
+    family.add_metric(["unlocked"], seen.optimistic_writes_again)
+    family.add_metric(["locked"], seen.optimistic_writes_locked)
     yield family

@@ -28,7 +28,7 @@ def figures(pool: Any, idle: IdleConnections, counts: OptimisticWriteCounts) -> 
         connections=pool.get_size(),
         idle=pool.get_idle_size() + len(idle.waiting),
         connections_max=pool.get_max_size(),
-        drafts=counts.begun,
-        drafts_again=counts.again,
-        drafts_locked=counts.locked,
+        optimistic_writes=counts.begun,
+        optimistic_writes_again=counts.again,
+        optimistic_writes_locked=counts.locked,
     )
