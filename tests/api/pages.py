@@ -48,7 +48,12 @@ class StoreWithAllFigures(MemoryStore):
     def figures(self) -> StoreFigures:
         """Made up."""
         return StoreFigures(
-            connections=4, idle=3, connections_max=12, drafts=100, optimistic_writes_again=7, optimistic_writes_locked=2
+            connections=4,
+            idle=3,
+            connections_max=12,
+            optimistic_writes=100,
+            optimistic_writes_again=7,
+            optimistic_writes_locked=2,
         )
 
 
