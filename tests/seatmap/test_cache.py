@@ -486,7 +486,7 @@ def test_nothing_that_decides_can_see_the_cache() -> None:
         for name in [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
     ]
     assert len(deciding) > 30
-    assert not [name for name in named if "publish" in name or "availability" in name]
+    assert not [name for name in named if "seatmap" in name or "SeatMapCache" in name]
 
 
 async def test_another_process_is_seen_within_a_bound(postgres_url: str, shop_over: Callable[[Store], Earmark]) -> None:
