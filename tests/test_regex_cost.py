@@ -11,8 +11,8 @@ import pytest
 from tests.linear_cost import is_linear
 
 from earmark.api import problem_response
-from earmark.api.auth import api_keys
-from earmark.api.middleware import request_body, request_log
+from earmark.api.auth import keys_and_tokens
+from earmark.api.middleware import read_and_decode_body, request_log
 from earmark.cli.commands import settings
 from earmark.cli.doctor import failover
 from earmark.domain import allocation, card_numbers, payment_method
@@ -121,11 +121,11 @@ FOREIGN: dict[str, list[Work]] = {
     "observability.redaction._parts": [redaction._parts, lambda text: redaction._parts(f"a://{text}")],
     "observability.logs._PLAIN": _pattern(logs._PLAIN, "fullmatch"),
     "api.middleware.request_log._ID": _pattern(request_log._ID, "fullmatch"),
-    "api.middleware.request_body._STRING": [
-        *_pattern(request_body._STRING, "findall"),
-        lambda text: request_body._STRING.sub(b"", text.encode()),
+    "api.middleware.read_and_decode_body._STRING": [
+        *_pattern(read_and_decode_body._STRING, "findall"),
+        lambda text: read_and_decode_body._STRING.sub(b"", text.encode()),
     ],
-    "api.auth.api_keys._STORED": _pattern(api_keys._STORED, "fullmatch"),
+    "api.auth.keys_and_tokens._STORED": _pattern(keys_and_tokens._STORED, "fullmatch"),
     "schemas.to_command._KEY": _pattern(to_command._KEY, "fullmatch"),
     "schemas.requests._AT": _pattern(requests._AT, "match"),
     "schemas.requests._FIELD": _pattern(requests._FIELD, "match"),
@@ -174,8 +174,8 @@ OWN = {
     "store.postgres.driver_errors.WRITES": "our own statements; what clients send travels beside them as values",
     "locks.postgres._NAMED": "our own .sql files",
     "testservers.binaries._machine_postgres": "folders of this machine, when a server for tests is started",
-    "bench.raw_http._CODE": "answers of the server that the bench itself has started",
-    "bench.raw_http._LENGTH": "answers of the server that the bench itself has started",
+    "bench.http_bytes._CODE": "answers of the server that the bench itself has started",
+    "bench.http_bytes._LENGTH": "answers of the server that the bench itself has started",
     "bench.http.load_generator._ID": "answers of the server that the bench itself has started",
     "bench.named_sql._NAMED": "our own .sql files",
     "bench.booking.measure.pgbench._PROGRESS": "what pgbench says, which the bench has started",
@@ -194,7 +194,7 @@ WHOLE: dict[str, Work] = {
     "a log line": lambda text: str(logs.Line(event=redaction.clean(text), value=redaction.clean(text))),
     "a JSON line": lambda text: logs._as_json({"event": text}),
     "place": requests.place,
-    "check_depth": lambda text: _refused(lambda: request_body.check_depth(text.encode())),
+    "check_depth": lambda text: _refused(lambda: read_and_decode_body.check_depth(text.encode())),
     "a problem": _invalid,
     "without_password": settings.without_password,
 }

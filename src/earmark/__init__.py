@@ -8,7 +8,7 @@ from earmark.version import __version__
 if TYPE_CHECKING:
     from earmark.domain.event import OnDecline
     from earmark.domain.journal_changes import Change
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.money import Money
     from earmark.domain.payment import PaymentState
     from earmark.domain.seat import SeatState
@@ -81,7 +81,7 @@ _HOMES = {
     "Earmark": "library",
     "EarmarkError": "errors",
     "Layout": "schemas.requests",
-    "Mode": "domain.mode",
+    "Mode": "domain.live_or_test_mode",
     "Money": "domain.money",
     "NewPool": "schemas.requests",
     "NewSeat": "schemas.requests",

@@ -21,7 +21,7 @@ import msgspec
 from earmark.config import Settings
 from earmark.domain.ids import Buyer, EventId, SeatId
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, Extend, KeyedRequest, Release
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from earmark.clock import MovableClock
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.library import Earmark
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from earmark import Earmark, Layout, Map, PoolChange, SeatChange, State
 from earmark.client import AsyncClient, Client
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import (
     BookingUnknown,
     EventUnknown,

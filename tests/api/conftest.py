@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Authenticator
+from earmark.api.auth.keys_and_tokens import Authenticator
 from earmark.api.services import Services
 from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
@@ -17,7 +17,7 @@ from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.seatmap.entry_feed import EntryFeed
-from earmark.seatmap.followers import StreamHub
+from earmark.seatmap.stream_hub import StreamHub
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets

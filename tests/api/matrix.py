@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from tests.sqlite_files import make_migrated
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Authenticator, Principal, hash_of, new_key, new_key_id
 from earmark.api.auth.guest_cookie import COOKIE
+from earmark.api.auth.keys_and_tokens import Authenticator, Principal, hash_of, new_key, new_key_id
 from earmark.api.services import Services
 from earmark.clock import MovableClock
 from earmark.domain.api_key import GRANTABLE, Scope
 from earmark.domain.ids import Buyer, KeyId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.gateways.balance.account_codes import AccountCodes
@@ -34,7 +34,7 @@ from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.seatmap.entry_feed import EntryFeed
-from earmark.seatmap.followers import StreamHub
+from earmark.seatmap.stream_hub import StreamHub
 from earmark.store.sqlite import SqliteStore
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.targets import Targets

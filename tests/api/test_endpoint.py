@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from earmark.api.app import ENDPOINTS
-from earmark.api.auth.api_keys import Scope
+from earmark.api.auth.keys_and_tokens import Scope
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
@@ -58,7 +58,7 @@ async def test_scripts_cannot_read_the_guests_token(stranger: httpx2.AsyncClient
 async def test_a_key_of_one_kind_does_not_see_the_other(services: object, event: str, clock: MovableClock) -> None:
     """A live key finds no test event, nor its bookings."""
     from earmark.api.app import create_app
-    from earmark.api.auth.api_keys import Authenticator
+    from earmark.api.auth.keys_and_tokens import Authenticator
     from earmark.api.services import Services
     from earmark.observability.metrics.metrics import Metrics
 

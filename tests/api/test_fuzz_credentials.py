@@ -17,11 +17,11 @@ from tests.api.fuzz import Findings, Fuzzer
 from tests.api.real import running
 from tests.api.test_fuzz import fuzzer_of_a_shop, summary
 
-from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
+from earmark.api.auth.keys_and_tokens import Authenticator, hash_of, new_key, new_key_id
 from earmark.api.middleware.rate_limits import Buckets, RateLimits
 from earmark.clock import MovableClock
 from earmark.domain.api_key import Scope
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from earmark.bench.attacks.results import (
     StallFigures,
     phase,
 )
-from earmark.bench.raw_http import describe_answer, is_complete, request
+from earmark.bench.http_bytes import describe_answer, is_complete, request
 from earmark.cli.commands import bench
 from earmark.testservers import ServerUnavailable
 from earmark.testservers.binaries import postgres_binaries, valkey_binary

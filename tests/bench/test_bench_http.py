@@ -13,7 +13,7 @@ from earmark.bench.http import load_generator, run
 from earmark.bench.http.load_generator import HttpAnswers, HttpJob
 from earmark.bench.http.measured_servers import EMPTY, OURS, PEER
 from earmark.bench.http.results import HttpFigures, HttpMeasurement, HttpPlan, HttpResult, ServerLimits
-from earmark.bench.raw_http import is_complete
+from earmark.bench.http_bytes import is_complete
 from earmark.config import Settings
 
 if TYPE_CHECKING:

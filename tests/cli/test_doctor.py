@@ -17,14 +17,14 @@ from tests.sqlite_files import make_migrated
 from earmark import config
 from earmark.cli import main
 from earmark.cli.commands.doctor import examine
-from earmark.cli.doctor import proxies, secrets, workers
+from earmark.cli.doctor import proxies, secrets, workers_and_backlog
 from earmark.cli.doctor import redis as of_redis
 from earmark.cli.doctor.findings import Finding, Level
-from earmark.cli.doctor.workers import COUNTS
+from earmark.cli.doctor.workers_and_backlog import COUNTS
 from earmark.clock import MovableClock, SystemClock
 from earmark.config import Settings
 from earmark.domain.ids import BookingId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.library import Earmark
@@ -381,7 +381,7 @@ async def test_a_payment_that_is_open_too_long_is_reported(file_url: str, monkey
     await driver.pay(Pay(**about, gateway="gone", method="pm_card_visa"), within=60)
     await engine.close()
     assert levels((await findings(file_url))["money"]) == ["ok"]
-    monkeypatch.setattr(workers, "OPEN_PAYMENT_SECONDS", 0.0)
+    monkeypatch.setattr(workers_and_backlog, "OPEN_PAYMENT_SECONDS", 0.0)
     (found,) = (await findings(file_url))["money"]
     assert found.level is Level.NOTE
     assert found.said.startswith("The oldest open test payment or refund is open for")

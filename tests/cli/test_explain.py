@@ -17,7 +17,7 @@ from earmark.cli.explain import booking as story
 from earmark.domain.booking import Booking, Lines, SeatLine
 from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PaymentId, RefundId, SeatId
 from earmark.domain.journal import Entry
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money_text import spelled
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
 from earmark.domain.state_machine import State

@@ -12,7 +12,7 @@ from earmark import Earmark
 from earmark.cli import main
 from earmark.clock import MovableClock
 from earmark.domain.ids import EventId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, ChangeEvent, SeatPatch
 
 if TYPE_CHECKING:

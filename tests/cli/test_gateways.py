@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from earmark import config
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.wiring import gateways
 

@@ -22,7 +22,7 @@ from earmark import config
 from earmark.cli import main
 from earmark.config import Settings
 from earmark.domain.ids import BookingId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.library import Earmark
 from earmark.payments.driver import PaymentDriver

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from earmark.cli.explain.seat_name import seat_name
+from earmark.cli.explain.format_seat_name import seat_name
 from earmark.schemas.responses import SeatLine
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from earmark import Earmark, NewSeat, OnDecline, State, library
 from earmark.domain.ids import PaymentId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.errors import (
     BookingResolved,

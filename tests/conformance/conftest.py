@@ -13,7 +13,7 @@ from tests.journal_completeness import JournalComparison
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, shown_state
 from earmark.domain.state_machine import State

@@ -16,7 +16,7 @@ from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import Entry
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import ACTIVE_STATES, State

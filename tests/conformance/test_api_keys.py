@@ -11,7 +11,7 @@ import pytest
 
 from earmark.domain.api_key import ApiKey, Scope
 from earmark.domain.ids import KeyId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:

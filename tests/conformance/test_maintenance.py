@@ -16,7 +16,7 @@ import pytest
 
 from earmark.domain.ids import Buyer, EntryId, EventId, PoolId, PoolRef, TotalRef
 from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, KeyedRequest, Replayed
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.engine.ports.outbox import START

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Actor
 from earmark.errors import PaymentUsed

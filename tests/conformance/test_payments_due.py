@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from earmark.domain.ids import EventId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
 
 from .payment_support import PaymentShop

@@ -10,7 +10,7 @@ import pytest
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.policy import Policy
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import State

@@ -13,7 +13,7 @@ from tests.money.scripted_gateway import CAPTURED, PROCESSING
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState, Standing
 from earmark.domain.refund_rules import Reason, Ruling
 from earmark.domain.state_machine import State

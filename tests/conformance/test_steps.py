@@ -16,7 +16,7 @@ import pytest
 from earmark.domain.booking import Lines
 from earmark.domain.ids import EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import State

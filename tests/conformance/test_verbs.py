@@ -12,7 +12,7 @@ import pytest
 
 from earmark.domain.booking import Lines, PoolLine, SeatLine
 from earmark.domain.ids import BookingId, Buyer, PoolId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Actor
 from earmark.errors import (

@@ -27,7 +27,7 @@ from starlette.routing import Route
 from starlette.routing import Router as StarletteRouter
 
 from earmark.api.app import ENDPOINTS
-from earmark.api.middleware.request_body import BodyTimeout
+from earmark.api.middleware.read_and_decode_body import BodyTimeout
 from earmark.api.router import Router
 from earmark.locks.breaker import Breaker
 from earmark.locks.redis.call_batching import CallBatcher

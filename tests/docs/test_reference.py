@@ -15,8 +15,8 @@ import earmark
 from earmark import Earmark, config, errors
 from earmark.api import problem_response
 from earmark.api.app import ENDPOINTS
-from earmark.api.auth.api_keys import GUEST_SECONDS
-from earmark.api.middleware import rate_limits, request_body
+from earmark.api.auth.keys_and_tokens import GUEST_SECONDS
+from earmark.api.middleware import rate_limits, read_and_decode_body
 from earmark.api.routes.tokens import TOKEN_SECONDS_MAX
 from earmark.cli.main import app
 from earmark.client import AsyncClient, Client
@@ -25,7 +25,7 @@ from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from earmark.domain.seat import SeatState
 from earmark.domain.state_machine import ACTIVE_STATES, MOVES, SAGA_ONLY, State, Verb
 from earmark.errors import UNTOLD, SetupError
-from earmark.schemas import ops, requests, responses, webhooks
+from earmark.schemas import ops_console, requests, responses, webhooks
 from earmark.schemas.request_fields import HoldFields
 from earmark.version import __version__
 
@@ -56,7 +56,7 @@ ANSWERS = (
     webhooks.WebhookAnswer,
     webhooks.SecretAnswer,
     webhooks.DeliveryAnswer,
-    *(kind for name, kind in vars(ops).items() if name.startswith("Ops") and name != "OpsAnswer"),
+    *(kind for name, kind in vars(ops_console).items() if name.startswith("Ops") and name != "OpsAnswer"),
 )
 
 
@@ -183,7 +183,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         str(requests.UNITS_MAX),
         f"{requests.EVENT_SEATS_MAX}, {requests.EVENT_POOLS_MAX}",
         "64 KB; 16 MB for events",
-        str(request_body.DEPTH_MAX),
+        str(read_and_decode_body.DEPTH_MAX),
         f"{GUEST_SECONDS // 3600} hours",
         f"{TOKEN_SECONDS_MAX // 3600} hours",
         f"{rate_limits.FAILURES_BURST} at once, then {rate_limits.FAILURES_PER_SECOND:g} a second",

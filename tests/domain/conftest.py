@@ -10,7 +10,7 @@ import pytest
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import ENDED, State
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from earmark.domain.event import Event, check_on_sale
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId, SeatRef
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import EXPONENTS, Money, is_currency
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import SeatAvailability, SeatSeen, SeatState, availability, shown_state

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from earmark.domain import payment as law
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import (
     EDGES,
     STATE_AFTER_REPORT,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from earmark.domain import refund_rules as law
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import AMOUNT_MAX
 from earmark.domain.refund_rules import Reason, Ruling
 from earmark.errors import InvalidRequest

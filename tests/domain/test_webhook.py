@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import (
     ASKED_SECONDS_MAX,
     GRACE_SECONDS,

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from earmark.domain.ids import EntryId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Command, Decided, Row
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.verbs.expire import Room

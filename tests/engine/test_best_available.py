@@ -10,7 +10,7 @@ import pytest
 from earmark.domain.allocation import Wish
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import Seat
 from earmark.engine.best_available import ROUNDS_MAX, BestSeats
 from earmark.engine.commands import Actor, CreateEvent, Decided, Hold

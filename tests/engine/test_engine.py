@@ -11,7 +11,7 @@ from tests.engine.conftest import NOW
 from earmark.clock import MovableClock
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, PoolRef, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine import engine as engine_module

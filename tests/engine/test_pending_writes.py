@@ -13,7 +13,7 @@ from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
 from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import PoolDelta
 from earmark.domain.state_machine import MOVES, State, Verb
 from earmark.engine.commands import Actor, Command, KeyedRequest

@@ -15,7 +15,7 @@ from tests.api.conftest import KEY, house_over
 from tests.webhooks.conftest import relay
 
 from earmark.api.app import create_app
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.uuids import Uuid7Ids

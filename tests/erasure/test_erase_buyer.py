@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_plus
 import asyncpg
 import pytest
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import SetupError

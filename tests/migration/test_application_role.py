@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.support import earmark as command
 from tests.acceptance.support import serve
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.library import Earmark
 from earmark.store import sql_files

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain.booking import Booking
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState
 from earmark.domain.state_machine import State, Verb
 from earmark.engine.ports.store import BookingFilter

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.money.balance_check import account_of
 from tests.money.shop_and_bank import PRICES, SEATS, World
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import State
 from earmark.errors import EarmarkError
 from earmark.library import Earmark

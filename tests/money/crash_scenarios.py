@@ -10,7 +10,7 @@ from tests.money.crash_points import Crashing, CrashPoints, Killed
 from tests.money.shop_and_bank import CARD, PRICE, World
 
 from earmark.domain.booking import Booking
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.domain.state_machine import State
 from earmark.engine.engine import Engine

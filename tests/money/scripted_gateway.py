@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import Callback, CallbackRefused, RefundReport, RefundStanding, Report
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from tests.money import balance_check
 
 from earmark.domain.ids import BookingId, EventId, PoolId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Cancel, Decided, Pay, RefundPayment
 from earmark.engine.engine import Engine
 from earmark.engine.verbs.cancel import cancel

@@ -12,7 +12,7 @@ import pytest
 from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 
 from earmark.domain.ids import BookingId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.policy import Policy
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Actor, Release

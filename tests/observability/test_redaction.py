@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from earmark.api.auth.api_keys import new_key
+from earmark.api.auth.keys_and_tokens import new_key
 from earmark.domain import card_numbers
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.observability import redaction
 from earmark.observability.logs import Line
 from earmark.observability.redaction import CUT, STRUCK, TEXT_MAX, clean, clean_field, know, redact

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from earmark.domain.ids import PaymentId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, PaymentState, Refund, Standing
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Decided, Pay, RefundPayment

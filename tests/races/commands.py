@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine.commands import (

@@ -42,8 +42,8 @@ from earmark.engine.verbs.hold import hold
 from earmark.engine.verbs.release import release
 from earmark.store import sql_files
 from earmark.store.postgres import PostgresStore
+from earmark.store.postgres.free_seat_cache import SeatCache
 from earmark.store.postgres.idle_connections import PreparedConnection
-from earmark.store.postgres.seat_cache import SeatCache
 
 from .commands import IDS, TTL_SECONDS, a_hold, a_play
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Decided, Replayed
 from earmark.engine.engine import Engine

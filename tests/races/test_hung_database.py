@@ -11,11 +11,11 @@ import httpx2
 import pytest
 
 from earmark.api.app import ENDPOINTS, create_app
-from earmark.api.auth.api_keys import Authenticator, Scope, hash_of, new_key, new_key_id
+from earmark.api.auth.keys_and_tokens import Authenticator, Scope, hash_of, new_key, new_key_id
 from earmark.api.middleware.deadlines import Deadline
 from earmark.api.services import Services
 from earmark.clock import SystemClock
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics import Metrics
 from earmark.payments.service import PaymentService

@@ -12,7 +12,7 @@ from tests.conftest import unavailable
 from earmark.clock import MovableClock
 from earmark.domain.event import Event
 from earmark.domain.ids import PoolId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.engine.commands import CreateEvent, Decided
 from earmark.engine.engine import Engine

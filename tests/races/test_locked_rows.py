@@ -16,7 +16,7 @@ from earmark.errors import Overloaded, PoolExhausted, RowBusy
 from earmark.library import Earmark
 from earmark.store.postgres import PostgresStore
 from earmark.uuids import Uuid7Ids
-from earmark.workers.round_status import RoundFailed
+from earmark.workers.failed_rounds import RoundFailed
 from earmark.workers.sweeper import Sweeper
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from earmark.engine.commands import Decided
 from earmark.engine.engine import Engine
 from earmark.errors import SeatsTaken
 from earmark.store.postgres import PostgresStore
+from earmark.store.postgres.free_seat_cache import SeatCache
 from earmark.store.postgres.idle_connections import PreparedConnection
-from earmark.store.postgres.seat_cache import SeatCache
 from earmark.store.postgres.session_settings import SETTINGS
 
 from . import shortcuts

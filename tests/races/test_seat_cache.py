@@ -14,12 +14,12 @@ import pytest
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import ChangeEvent, Decided, KeyedRequest, Replayed
 from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import IdempotencyMismatch, LimitExceeded, PoolExhausted, SaleClosed, SeatsTaken
-from earmark.store.postgres import seat_cache as module
-from earmark.store.postgres.seat_cache import SeatCache
+from earmark.store.postgres import free_seat_cache as module
+from earmark.store.postgres.free_seat_cache import SeatCache
 
 from . import shortcuts
 from .commands import EVENT, IDS, SHOP, a_block, a_hold, a_limit, a_release, a_repricing
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.engine.commands import Command
-    from earmark.store.postgres.seat_cache import Page
+    from earmark.store.postgres.free_seat_cache import Page
 
     from .support import RaceDatabase, Server
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.sandbox.payment_methods import Method
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.gateway import Callback, CallbackRefused
 from earmark.sandbox.callback_signature import HEADER, sign
 from earmark.sandbox.callbacks import CallbackState

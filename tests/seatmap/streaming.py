@@ -7,16 +7,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.ids import Buyer, EventId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.schemas.seat_map import SeatMapRenderer
-from earmark.seatmap.followers import StreamHub
+from earmark.seatmap.stream_hub import StreamHub
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from earmark.engine.ports.store import Clock, Store
     from earmark.seatmap.entry_feed import EntryFeed
-    from earmark.seatmap.followers import Reader
+    from earmark.seatmap.stream_hub import Reader
 
 FACT_SECONDS_MAX = 30.0
 """Not a measurement: what has not happened by then will not."""

@@ -11,7 +11,7 @@ import pytest
 from tests.seatmap.conftest import drain, open_play
 
 from earmark.domain.ids import EventId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import shown_state
 from earmark.engine.commands import Actor, ChangeEvent, SeatPatch
 from earmark.errors import EventUnknown, SeatsTaken, StoreUnavailable

@@ -10,10 +10,10 @@ import pytest
 
 from earmark import NewSeat
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Authenticator
+from earmark.api.auth.keys_and_tokens import Authenticator
 from earmark.api.services import Services
 from earmark.domain.ids import Buyer, EventId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.observability.metrics.metrics import Metrics

@@ -11,8 +11,8 @@ from tests import skip_summary
 from tests.seatmap.conftest import drain, open_play
 from tests.seatmap.streaming import FACT_SECONDS_MAX, hub_over, open_page, shut
 
-from earmark.seatmap import followers as streams
 from earmark.seatmap import redis_notifications as wire
+from earmark.seatmap import stream_hub as streams
 from earmark.seatmap.entry_feed import EntryFeed
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey

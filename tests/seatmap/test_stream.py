@@ -12,13 +12,13 @@ from tests.seatmap.conftest import drain
 from tests.seatmap.streaming import FACT_SECONDS_MAX, Page, hub_over, open_page, shut
 
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, ChangeEvent, PoolPatch, SeatPatch
 from earmark.errors import EarmarkError, EventUnknown, Overloaded, StoreUnavailable
 from earmark.schemas import to_response
-from earmark.seatmap import event_channel as channels
-from earmark.seatmap import followers as streams
+from earmark.seatmap import read_changed_seats as channels
 from earmark.seatmap import state_and_changes as scenes
+from earmark.seatmap import stream_hub as streams
 from earmark.seatmap.entry_feed import EntryFeed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.engine.ports.store import Store
     from earmark.library import Earmark
-    from earmark.seatmap.followers import StreamHub
+    from earmark.seatmap.stream_hub import StreamHub
 
 PLAY = EventId("play")
 

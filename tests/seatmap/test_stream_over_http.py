@@ -11,12 +11,12 @@ import pytest
 from tests.seatmap.streaming import FACT_SECONDS_MAX, hub_over, parse
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Authenticator, Scope, UnverifiedCredential, hash_of, new_key, new_key_id
 from earmark.api.auth.guest_cookie import COOKIE
+from earmark.api.auth.keys_and_tokens import Authenticator, Scope, UnverifiedCredential, hash_of, new_key, new_key_id
 from earmark.api.middleware.rate_limits import RateLimits
 from earmark.api.services import Services
 from earmark.domain.ids import Buyer
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START
 from earmark.errors import StoreUnavailable

@@ -12,7 +12,7 @@ from standardwebhooks import Webhook as Verifier
 from tests.socket_server import listening
 
 from earmark.domain.ids import EventId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import WEBHOOKS_MAX, DeliveryState, Webhook
 from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START

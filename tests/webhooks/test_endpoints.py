@@ -12,7 +12,7 @@ from tests.api.conftest import KEY, authenticator, event, services, shop
 from tests.webhooks.conftest import answer, deliver, dispatcher, receiver, relay
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Authenticator
+from earmark.api.auth.keys_and_tokens import Authenticator
 from earmark.domain.webhook import GRACE_SECONDS, WEBHOOKS_MAX
 from earmark.webhooks.targets import Targets
 

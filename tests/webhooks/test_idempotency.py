@@ -13,7 +13,7 @@ from tests.webhooks.conftest import again, now_of, subscribe
 
 from earmark.api.app import create_app
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.webhooks import AlreadyDone, WebhookChange
 from earmark.uuids import new_webhook_id
 from earmark.webhooks.sender import new_secret

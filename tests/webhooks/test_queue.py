@@ -11,7 +11,7 @@ import pytest
 from tests.webhooks.conftest import PLAY, again, hold, log, now_of, relay, subscribe
 
 from earmark.domain.ids import EventId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import DeliveryState
 from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START

@@ -11,7 +11,7 @@ from tests.api.conftest import KEY
 from earmark.asgi import Service
 from earmark.clock import SystemClock
 from earmark.config import Settings
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
 from earmark.payments.driver import PaymentDriver

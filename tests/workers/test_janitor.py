@@ -12,7 +12,7 @@ from earmark import Earmark, config
 from earmark.cli import main
 from earmark.domain.ids import EventId
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import DeliveryState, Webhook
 from earmark.engine.commands import Actor, Hold, KeyedRequest
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process

@@ -11,7 +11,7 @@ import pytest
 from tests.money.scripted_gateway import CAPTURED, ScriptedGateway
 
 from earmark.domain.ids import BookingId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.engine.commands import Actor, Pay
 from earmark.engine.engine import Engine
@@ -21,8 +21,8 @@ from earmark.payments.driver import PaymentDriver
 from earmark.payments.gateway_queues import SILENT_SECONDS
 from earmark.payments.pay import open_payment
 from earmark.store.sqlite.memory import MemoryStore
+from earmark.workers.failed_rounds import RoundFailed
 from earmark.workers.reconciler import Reconciler
-from earmark.workers.round_status import RoundFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

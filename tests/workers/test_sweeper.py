@@ -14,7 +14,7 @@ from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
 from earmark.testing import open_in_memory
 from earmark.workers import loop
-from earmark.workers.round_status import RoundFailed
+from earmark.workers.failed_rounds import RoundFailed
 from earmark.workers.sweeper import Sweeper
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ import pytest
 from tests.workers.undo import undone_on_error
 
 from earmark.domain.ids import EventId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import RowBusy
 from earmark.testing import open_in_memory
 from earmark.workers import sweeper as module
-from earmark.workers.round_status import RoundFailed
+from earmark.workers.failed_rounds import RoundFailed
 from earmark.workers.sweeper import Skip, Sweeper
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope as AsgiScope
 
-    from earmark.api.auth.api_keys import Principal
+    from earmark.api.auth.keys_and_tokens import Principal
     from earmark.api.endpoint import Endpoint
     from earmark.api.services import Services
     from earmark.engine.ports.response_writer import ResponseWriter

@@ -13,11 +13,11 @@ import msgspec
 from starlette.requests import Request
 
 from earmark.api import query_parameters
-from earmark.api.auth.api_keys import Scope
 from earmark.api.auth.authenticate import authenticate
+from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.context import RequestContext
-from earmark.api.middleware.rejection_throttle import RejectionThrottle
-from earmark.api.middleware.request_body import BodyDecoder, read_body
+from earmark.api.middleware.overload_rejections import RejectionThrottle
+from earmark.api.middleware.read_and_decode_body import BodyDecoder, read_body
 from earmark.api.middleware.request_log import note
 from earmark.api.problem_response import OurFault
 from earmark.api.response import JSON, ApiResponse, problem

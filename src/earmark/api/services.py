@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.api.auth.api_keys import Authenticator
+from earmark.api.auth.keys_and_tokens import Authenticator
 from earmark.api.middleware.deadlines import Deadline
 from earmark.api.middleware.in_flight import RequestsInFlight
 from earmark.api.middleware.rate_limits import RateLimits
-from earmark.api.middleware.request_body import BodyTimeout
+from earmark.api.middleware.read_and_decode_body import BodyTimeout
 from earmark.api.readiness import Readiness
 from earmark.clock import SystemClock
 from earmark.engine.engine import Engine
@@ -24,7 +24,7 @@ from earmark.observability.tracing import Tracing, open_tracing
 from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache
-from earmark.seatmap.followers import StreamHub
+from earmark.seatmap.stream_hub import StreamHub
 from earmark.version import __version__
 from earmark.webhooks.targets import Targets
 from earmark.wiring.runtime import open_runtime

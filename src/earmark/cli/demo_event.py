@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.api.auth.api_keys import TEST_PREFIX
+from earmark.api.auth.keys_and_tokens import TEST_PREFIX
 from earmark.domain.event import Event
 from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine.commands import Actor, Confirm, CreateEvent, Hold

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.console import Console
 
-from earmark.cli.explain.seat_name import seat_name
+from earmark.cli.explain.format_seat_name import seat_name
 from earmark.domain.money import Money
 from earmark.domain.payment import PaymentState
 from earmark.domain.seat import SeatState

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import AMOUNT_MAX, is_currency
 from earmark.errors import IdempotencyMismatch, InvalidRequest, RefundRefused
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from earmark.domain.ids import KeyId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import InvalidRequest
 
 NAME_LENGTH_MAX = 100

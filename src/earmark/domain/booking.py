@@ -13,7 +13,7 @@ import msgspec
 
 from earmark.domain import state_machine
 from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.policy import Policy, extended_until
 from earmark.domain.pool import PoolDelta
 from earmark.domain.state_machine import ACTIVE_STATES, State, Verb

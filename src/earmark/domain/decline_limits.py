@@ -25,7 +25,7 @@ from earmark.errors import TooManyDeclines
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.policy import Policy
 
 WINDOW_SECONDS = 3600

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, NewType
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
 
 EventId = NewType("EventId", str)
 SeatId = NewType("SeatId", str)

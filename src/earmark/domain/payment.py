@@ -24,7 +24,7 @@ import msgspec
 
 from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment_method import show
 from earmark.errors import InvalidRequest, RefundRefused
 

@@ -17,7 +17,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from earmark.domain.ids import DeliveryId, EntryId, EventId, WebhookId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 
 WEBHOOKS_MAX = 100
 """Of each kind, test and live: every one of them is looked at whenever something happens."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.api_key import ApiKey, Scope
     from earmark.domain.ids import KeyId
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
 
 T = TypeVar("T")
 

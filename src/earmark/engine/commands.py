@@ -29,7 +29,7 @@ from earmark.domain.ids import (
     TotalRef,
 )
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment
 from earmark.domain.pool import Pool
 from earmark.domain.refund_rules import Ruling

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from earmark.deadline_timer import DeadlineTimer
 from earmark.engine.blocked_rows import UNKNOWN, BlockedRows
 from earmark.engine.commands import Command, Outcome, Result, Row, TryAgain
 from earmark.engine.commit_speed import LOCK_SECONDS_MIN, CommitSpeed
@@ -27,6 +26,7 @@ from earmark.engine.queued_requests import RESOLVED, QueuedRequest, unresolved
 from earmark.engine.verbs.expire import CONTENDED_SECONDS
 from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy
 from earmark.observability import logs
+from earmark.shared_deadline_timer import DeadlineTimer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence

@@ -16,7 +16,7 @@ from earmark.payments.driver import PaymentDriver
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.commands import Actor, Cancel, Pay, RefundPayment, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Gateway

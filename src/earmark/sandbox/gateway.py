@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import (
     Callback,

@@ -10,7 +10,7 @@ import msgspec
 from earmark.domain.payment import DISPUTED, REFUNDED_ELSEWHERE, Payment, PaymentState, Refund, RefundState
 
 if TYPE_CHECKING:
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Store
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from earmark.domain.event import OnDecline
 from earmark.domain.journal_changes import Change
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import Money
 from earmark.domain.payment import PaymentState, RefundState
 from earmark.domain.refund_rules import Reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from earmark.domain.account import Account, AccountEntry, Draw
-from earmark.store.side_tables import SECONDS_MAX, from_row
+from earmark.store.statement_store import SECONDS_MAX, from_row
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from earmark.domain.account import EntryKind
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.accounts import AccountSteps
-    from earmark.store.side_tables import StatementStore, StatementTransaction
+    from earmark.store.statement_store import StatementStore, StatementTransaction
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.ids import EventId, SeatId
     from earmark.engine.ports.store import SeatMap
-    from earmark.store.side_tables import StatementStore
+    from earmark.store.statement_store import StatementStore
 
 
 class StoredFollowedEvents:

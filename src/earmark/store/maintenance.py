@@ -8,16 +8,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from earmark.engine.ports.cleanup_and_backlog import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 from earmark.engine.ports.heartbeats import HeartbeatList, HeartbeatRow
-from earmark.engine.ports.maintenance import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
-from earmark.store.side_tables import SECONDS_MAX, from_row
+from earmark.store.statement_store import SECONDS_MAX, from_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.heartbeats import HeartbeatReport, Process
-    from earmark.store.side_tables import StatementStore, StatementTransaction
+    from earmark.store.statement_store import StatementStore, StatementTransaction
 
 KEYS = "keys"
 FIRST = UUID(int=0)

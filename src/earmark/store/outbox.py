@@ -9,14 +9,14 @@ import msgspec
 
 from earmark.domain.journal import Entry
 from earmark.engine.ports.outbox import UNSENT_COUNTED_MAX, Lag, Numbered, total
-from earmark.store.side_tables import from_row
+from earmark.store.statement_store import from_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from earmark.domain.ids import EventId
     from earmark.engine.ports.outbox import Numbering
-    from earmark.store.side_tables import StatementStore
+    from earmark.store.statement_store import StatementStore
     from earmark.store.webhooks import StoredWebhooks
 
 NUMBER_SECONDS = 10.0

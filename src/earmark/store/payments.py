@@ -11,14 +11,14 @@ import msgspec
 from earmark.domain.decline_limits import Payer, PayerRef
 from earmark.domain.payment import Payment, PaymentKey, Refund
 from earmark.engine.ports.payment_watch import MoneyWatch
-from earmark.store.side_tables import from_row
+from earmark.store.statement_store import from_row
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from earmark.domain.ids import BookingId, PaymentId
     from earmark.domain.journal import IdempotencyKey
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Changes
 
 FIRST = UUID(int=0)

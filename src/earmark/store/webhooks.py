@@ -12,7 +12,7 @@ from uuid import UUID
 
 from earmark.domain.webhook import Delivery, Webhook
 from earmark.engine.ports.webhooks import AlreadyDone, Waiting, WebhookChange, WebhookSubscription, deliveries_of
-from earmark.store.side_tables import SECONDS_MAX, from_row
+from earmark.store.statement_store import SECONDS_MAX, from_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from earmark.domain.ids import DeliveryId, WebhookId
     from earmark.domain.journal import IdempotencyKey
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.webhook import DeliveryState
     from earmark.engine.ports.outbox import Numbered
     from earmark.engine.ports.webhooks import DeliveryLease, DeliveryResult, WebhookHealth
-    from earmark.store.side_tables import StatementStore, StatementTransaction
+    from earmark.store.statement_store import StatementStore, StatementTransaction
 
 FIRST = UUID(int=0)
 LAST = 2**63 - 1

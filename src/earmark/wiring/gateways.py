@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from earmark.clock import SystemClock
 from earmark.config_checks import secrets_of
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Capture
 from earmark.errors import SetupError
 

@@ -19,7 +19,7 @@ import msgspec
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.uuids import uuid7
 from earmark.version import __version__
-from earmark.workers.round_status import RoundStatus, described
+from earmark.workers.failed_rounds import RoundStatus, described
 
 if TYPE_CHECKING:
     from earmark.engine.ports.heartbeats import Heartbeats

@@ -18,7 +18,7 @@ from earmark.domain.decline_limits import WINDOW_SECONDS
 from earmark.domain.payment import KEY_SECONDS_MIN
 from earmark.errors import Outage
 from earmark.observability import logs
-from earmark.workers.round_status import RoundFailed, described
+from earmark.workers.failed_rounds import RoundFailed, described
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

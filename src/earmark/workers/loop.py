@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from earmark.errors import Outage
-from earmark.workers.round_status import RoundFailed, RoundStatus, described
+from earmark.workers.failed_rounds import RoundFailed, RoundStatus, described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from earmark.observability import logs
-from earmark.workers.round_status import RoundFailed
+from earmark.workers.failed_rounds import RoundFailed
 
 if TYPE_CHECKING:
     from collections.abc import Collection

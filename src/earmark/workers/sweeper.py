@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from earmark.errors import Outage, RowBusy
 from earmark.observability import logs
-from earmark.workers.round_status import RoundFailed, described
+from earmark.workers.failed_rounds import RoundFailed, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.api.conftest import FixedClock
 
-from earmark.api.auth.api_keys import Authenticator, Principal, Scope, new_guest, new_key
+from earmark.api.auth.keys_and_tokens import Authenticator, Principal, Scope, new_guest, new_key
 from earmark.domain.ids import Buyer
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 KEY = "ek_test_0123456789abcdef"

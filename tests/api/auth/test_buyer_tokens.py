@@ -10,10 +10,10 @@ import pytest
 from tests.api.matrix import Ticks
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
+from earmark.api.auth.keys_and_tokens import Authenticator, hash_of, new_key, new_key_id
 from earmark.api.routes.tokens import TOKEN_SECONDS_MAX
 from earmark.domain.api_key import Scope
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

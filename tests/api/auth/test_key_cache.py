@@ -14,11 +14,18 @@ from tests.api.conftest import FixedClock
 from tests.api.matrix import Ticks
 
 from earmark.api.auth import key_cache, key_snapshot
-from earmark.api.auth.api_keys import Authenticator, Principal, UnverifiedCredential, hash_of, new_key, new_key_id
 from earmark.api.auth.key_cache import KeyCache
+from earmark.api.auth.keys_and_tokens import (
+    Authenticator,
+    Principal,
+    UnverifiedCredential,
+    hash_of,
+    new_key,
+    new_key_id,
+)
 from earmark.api.middleware.deadlines import Deadline
 from earmark.domain.api_key import ApiKey, Scope
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.api_keys import Keys
 from earmark.errors import Outage, Overloaded, StoreUnavailable
 from earmark.store.api_keys import StoredKeys

@@ -14,11 +14,11 @@ from tests.api.matrix import Ticks
 
 from earmark.api.app import create_app
 from earmark.api.auth import key_cache, key_snapshot
-from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
+from earmark.api.auth.keys_and_tokens import Authenticator, hash_of, new_key, new_key_id
 from earmark.api.middleware.deadlines import Deadline
 from earmark.api.middleware.rate_limits import FAILURES_BURST, RateLimits
 from earmark.domain.api_key import Scope
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.api_keys import LIST_MAX, Keys
 from earmark.errors import StoreUnavailable
 

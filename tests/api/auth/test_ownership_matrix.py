@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 from tests.api.matrix import ADMIN, VICTIM_KEY, Answer, Kind, Operation, World, altered, open_world
 
-from earmark.api.auth.api_keys import Authenticator, Principal, new_guest
+from earmark.api.auth.keys_and_tokens import Authenticator, Principal, new_guest
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import BookingId, Buyer
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import payment_id_for
 from earmark.engine.commands import Actor
 

@@ -18,7 +18,7 @@ from earmark.api.middleware.rate_limits import (
     Buckets,
     RateLimits,
 )
-from earmark.api.middleware.request_body import DEPTH_MAX, check_depth, check_encoding
+from earmark.api.middleware.read_and_decode_body import DEPTH_MAX, check_depth, check_encoding
 from earmark.api.problem_response import WrongMediaType
 from earmark.domain.ids import Buyer
 from earmark.errors import InvalidRequest

@@ -14,7 +14,7 @@ from tests.api.conftest import KEY
 from tests.api.real import served
 
 from earmark.api.app import ENDPOINTS, create_app
-from earmark.api.middleware.request_body import BodyTimeout
+from earmark.api.middleware.read_and_decode_body import BodyTimeout
 from earmark.sandbox import request_body, stripe_endpoints
 from earmark.sandbox.sandbox import Sandbox
 

@@ -9,7 +9,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from earmark.api.middleware.request_body import BodyDecoder
+from earmark.api.middleware.read_and_decode_body import BodyDecoder
 from earmark.domain.money import AMOUNT_MAX
 
 if TYPE_CHECKING:

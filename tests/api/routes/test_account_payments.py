@@ -8,7 +8,7 @@ import pytest
 from tests.payments.gateways.balance.account_shop import CODES, OLDER, PRICE, SECRET, open_account
 
 from earmark.cli import known_secrets
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.observability import redaction
 from earmark.payments.gateways.balance.account_codes import make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway

@@ -20,7 +20,7 @@ from earmark.api.app import create_app
 from earmark.cli import main
 from earmark.client import AsyncClient, Client
 from earmark.domain import card_numbers
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor
 from earmark.errors import InvalidRequest, PaymentDeclined
 from earmark.library import Earmark

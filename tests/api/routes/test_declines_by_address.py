@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Authenticator
+from earmark.api.auth.keys_and_tokens import Authenticator
 from earmark.domain.policy import Policy
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ import pytest
 from tests.api.conftest import KEY, house_over
 
 from earmark.api.app import create_app
-from earmark.api.auth.api_keys import Authenticator, hash_of, new_key, new_key_id
+from earmark.api.auth.keys_and_tokens import Authenticator, hash_of, new_key, new_key_id
 from earmark.api.routes import ops
 from earmark.domain.api_key import Scope
 from earmark.domain.ids import WebhookId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.engine.ports.outbox import START
 from earmark.errors import StoreUnavailable
 from earmark.locks import Locks
-from earmark.schemas import ops as ops_words
+from earmark.schemas import ops_console as ops_words
 from earmark.version import __version__
 from earmark.wiring.workers import ROLES
 

@@ -10,7 +10,7 @@ from tests.api.conftest import KEY
 
 from earmark import config
 from earmark.api.services import Opened, open_services
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.library import Earmark
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from earmark.api import problem_response
-from earmark.api.auth.api_keys import TOKEN_PREFIX, Principal, UnverifiedCredential, bearer_of
 from earmark.api.auth.guest_cookie import read_cookie
+from earmark.api.auth.keys_and_tokens import TOKEN_PREFIX, Principal, UnverifiedCredential, bearer_of
 from earmark.api.middleware.client_address import address_at
 from earmark.errors import Overloaded
 

@@ -20,7 +20,7 @@ from earmark.api.problem_response import TooManyRequests
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from earmark.api.auth.api_keys import Principal
+    from earmark.api.auth.keys_and_tokens import Principal
 
 BURST_SECONDS = 3
 """A bucket holds as many tokens as it gets in so many seconds."""

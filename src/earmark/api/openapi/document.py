@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.api import problem_response
-from earmark.api.auth.api_keys import Scope
 from earmark.api.auth.guest_cookie import COOKIE, HOST, SECURE
+from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.openapi import examples
 from earmark.api.openapi.parameters import parameters
 from earmark.api.response import JSON

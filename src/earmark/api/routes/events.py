@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from earmark.api.auth.api_keys import Scope
+from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from http import HTTPStatus
 
-from earmark.api.auth.api_keys import GUEST_ISSUER, GUEST_SECONDS, new_guest
 from earmark.api.auth.guest_cookie import set_cookie
+from earmark.api.auth.keys_and_tokens import GUEST_ISSUER, GUEST_SECONDS, new_guest
 from earmark.api.context import KEY_HEADER, RequestContext
 from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.client_address import address_at

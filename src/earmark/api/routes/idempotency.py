@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from earmark.api.auth.api_keys import Scope
+from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.endpoint import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.payments import write_payment

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from earmark.api.auth.api_keys import Scope
+from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_limit
 from earmark.api.problem_response import LockUnknown

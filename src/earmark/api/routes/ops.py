@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from earmark.api.auth.api_keys import Scope
+from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.endpoint import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import ops_alerts
@@ -20,7 +20,7 @@ from earmark.domain.webhook import WEBHOOKS_MAX
 from earmark.engine.ports.heartbeats import WELL
 from earmark.locks.errors import LocksUnavailable
 from earmark.observability.metrics.redis_gauges import PING_SECONDS, AdmissionOverRedis
-from earmark.schemas import ops
+from earmark.schemas import ops_console
 from earmark.schemas.payment_review import cases
 from earmark.version import __version__
 from earmark.wiring.workers import ROLES
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from earmark.api.context import RequestContext
     from earmark.api.services import Services
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.webhook import Webhook
     from earmark.engine.ports.heartbeats import HeartbeatRow
     from earmark.engine.ports.store import Store
@@ -57,7 +57,7 @@ async def show(context: RequestContext) -> ApiResponse:
     left = await store.upkeep.backlog()
     payments = await _payments(store, mode=mode)
     holds = await _holds(store, counted, mode=mode)
-    relay = ops.OpsRelay(unsent=left.unsent, oldest_seconds=_seconds(left.unsent_since, left.now))
+    relay = ops_console.OpsRelay(unsent=left.unsent, oldest_seconds=_seconds(left.unsent_since, left.now))
     webhooks = await _webhooks(store, mode=mode, now=left.now)
     missing, workers = await _workers(store, seconds=services.alive_seconds)
     locks = await _locks(services.locks)
@@ -71,7 +71,7 @@ async def show(context: RequestContext) -> ApiResponse:
         *ops_alerts.of_webhooks(webhooks, now=left.now),
     )
     return json_response(
-        ops.OpsAnswer(
+        ops_console.OpsAnswer(
             now=left.now,
             version=__version__,
             mode=mode,
@@ -89,10 +89,10 @@ async def show(context: RequestContext) -> ApiResponse:
     )
 
 
-async def _payments(store: Store, *, mode: Mode) -> ops.OpsPayments:
+async def _payments(store: Store, *, mode: Mode) -> ops_console.OpsPayments:
     watch = await store.watch_money(limit=COUNT_MAX, mode=mode)
     flagged = await cases(store, limit=CASES_MAX, mode=mode) if watch.attention else []
-    return ops.OpsPayments(
+    return ops_console.OpsPayments(
         attention=sum(watch.attention.values()),
         open=watch.open,
         open_oldest_seconds=_seconds(watch.open_since, watch.now),
@@ -100,9 +100,9 @@ async def _payments(store: Store, *, mode: Mode) -> ops.OpsPayments:
     )
 
 
-def _case(case: Case) -> ops.OpsCase:
-    refused = [ops.OpsRefusedRefund(id=str(one.id), amount=one.amount, code=one.code) for one in case.refused]
-    return ops.OpsCase(
+def _case(case: Case) -> ops_console.OpsCase:
+    refused = [ops_console.OpsRefusedRefund(id=str(one.id), amount=one.amount, code=one.code) for one in case.refused]
+    return ops_console.OpsCase(
         payment_id=case.payment_id,
         booking_id=case.booking_id,
         booking_state=case.booking_state,
@@ -121,9 +121,9 @@ def _case(case: Case) -> ops.OpsCase:
     )
 
 
-async def _holds(store: Store, counted: _HostCounts, *, mode: Mode) -> ops.OpsHolds:
+async def _holds(store: Store, counted: _HostCounts, *, mode: Mode) -> ops_console.OpsHolds:
     seen = await store.upkeep.holds(mode=mode, limit=COUNT_MAX)
-    return ops.OpsHolds(
+    return ops_console.OpsHolds(
         held=seen.held,
         next_in_seconds=_seconds(seen.now, seen.next_at) if seen.next_at else None,
         due=seen.due,
@@ -132,14 +132,14 @@ async def _holds(store: Store, counted: _HostCounts, *, mode: Mode) -> ops.OpsHo
     )
 
 
-async def _webhooks(store: Store, *, mode: Mode, now: datetime) -> ops.OpsWebhooks:
+async def _webhooks(store: Store, *, mode: Mode, now: datetime) -> ops_console.OpsWebhooks:
     """Disabled and failing webhooks first, then those with the most pending deliveries; idle ones are only counted."""
     known = await store.webhooks.page(mode=mode, after=None, limit=WEBHOOKS_MAX)
     waiting = {one.webhook_id: one for one in await store.webhooks.waiting(mode=mode, limit=COUNT_MAX)}
     all_ = [_webhook(one, waiting.get(one.id), now=now) for one in known]
     shown = [one for one in all_ if one.standing != "well" or one.pending]
     shown.sort(key=lambda one: (_WORST_FIRST.index(one.standing), -one.pending))
-    return ops.OpsWebhooks(
+    return ops_console.OpsWebhooks(
         known=len(all_),
         pending=sum(one.pending for one in all_),
         late_seconds=max((one.late_seconds for one in all_ if one.standing == "well"), default=0.0),
@@ -150,8 +150,8 @@ async def _webhooks(store: Store, *, mode: Mode, now: datetime) -> ops.OpsWebhoo
 _WORST_FIRST = ("disabled", "failing", "well", "off")
 
 
-def _webhook(webhook: Webhook, waiting: Waiting | None, *, now: datetime) -> ops.OpsWebhook:
-    return ops.OpsWebhook(
+def _webhook(webhook: Webhook, waiting: Waiting | None, *, now: datetime) -> ops_console.OpsWebhook:
+    return ops_console.OpsWebhook(
         id=str(webhook.id),
         host=urlsplit(webhook.url).hostname or "nowhere",
         standing=_standing_of(webhook),
@@ -162,13 +162,13 @@ def _webhook(webhook: Webhook, waiting: Waiting | None, *, now: datetime) -> ops
     )
 
 
-def _standing_of(webhook: Webhook) -> ops.WebhookStanding:
+def _standing_of(webhook: Webhook) -> ops_console.WebhookStanding:
     if webhook.disabled_at is not None:
         return "off" if webhook.disabled_because == BY_THE_SHOP else "disabled"
     return "well" if webhook.failing_since is None else "failing"
 
 
-async def _workers(store: Store, *, seconds: float) -> tuple[list[str], list[ops.OpsWorker]]:
+async def _workers(store: Store, *, seconds: float) -> tuple[list[str], list[ops_console.OpsWorker]]:
     """The roles that no worker runs, and all workers with a heartbeat, failing and silent ones first."""
     roll = await store.heartbeats.read(limit=COUNT_MAX)
     workers = [_worker(beat, now=roll.now, seconds=seconds) for beat in roll.heartbeats]
@@ -177,10 +177,10 @@ async def _workers(store: Store, *, seconds: float) -> tuple[list[str], list[ops
     return [role for role in ROLES if role not in running], workers[:WORKERS_MAX]
 
 
-def _worker(beat: HeartbeatRow, *, now: datetime, seconds: float) -> ops.OpsWorker:
+def _worker(beat: HeartbeatRow, *, now: datetime, seconds: float) -> ops_console.OpsWorker:
     age = _seconds(beat.beat_at, now)
-    standing: ops.AgentStanding = "well" if beat.code in WELL else "failing"
-    return ops.OpsWorker(
+    standing: ops_console.AgentStanding = "well" if beat.code in WELL else "failing"
+    return ops_console.OpsWorker(
         role=beat.role,
         host=beat.host,
         process_id=str(beat.process_id),
@@ -196,20 +196,20 @@ def _worker(beat: HeartbeatRow, *, now: datetime, seconds: float) -> ops.OpsWork
     )
 
 
-async def _locks(opened: Locks | None) -> ops.OpsLocks:
+async def _locks(opened: Locks | None) -> ops_console.OpsLocks:
     if opened is None:
-        return ops.OpsLocks(configured=False, up=False, more=False, listed=[])
+        return ops_console.OpsLocks(configured=False, up=False, more=False, listed=[])
     try:
         async with asyncio.timeout(LOCKS_SECONDS_MAX):
             found = await opened.holdings(limit=LOCKS_MAX + 1)
     except (LocksUnavailable, TimeoutError):
-        return ops.OpsLocks(configured=True, up=False, more=False, listed=[])
+        return ops_console.OpsLocks(configured=True, up=False, more=False, listed=[])
     listed = [_lock(holding) for holding in found[:LOCKS_MAX]]
-    return ops.OpsLocks(configured=True, up=True, more=len(found) > LOCKS_MAX, listed=listed)
+    return ops_console.OpsLocks(configured=True, up=True, more=len(found) > LOCKS_MAX, listed=listed)
 
 
-def _lock(holding: Holding) -> ops.OpsLock:
-    return ops.OpsLock(
+def _lock(holding: Holding) -> ops_console.OpsLock:
+    return ops_console.OpsLock(
         key=holding.key,
         holder=holding.holder,
         fence=holding.fence,
@@ -220,21 +220,21 @@ def _lock(holding: Holding) -> ops.OpsLock:
     )
 
 
-async def _parts(services: Services, locks: ops.OpsLocks) -> list[ops.OpsPart]:
+async def _parts(services: Services, locks: ops_console.OpsLocks) -> list[ops_console.OpsPart]:
     """The server, the database and each Redis. If the database does not answer, the request has already failed."""
     stopping, admission = services.in_flight.is_stopping, _admission(services)
     said = "This server is about to stop." if stopping else "This server takes bookings."
     parts = [
-        ops.OpsPart(name="server", up=not stopping, said=said),
-        ops.OpsPart(name="database", up=True, said="The database answers, and its schema is current."),
+        ops_console.OpsPart(name="server", up=not stopping, said=said),
+        ops_console.OpsPart(name="database", up=True, said="The database answers, and its schema is current."),
     ]
     if locks.configured:
         said = "The Redis of the locks answers." if locks.up else "The Redis of the locks does not answer."
-        parts.append(ops.OpsPart(name="locks", up=locks.up, said=said))
+        parts.append(ops_console.OpsPart(name="locks", up=locks.up, said=said))
     if admission is not None:
         up = all((await admission.answering(within=PING_SECONDS)).values())
         said = "The Redis of admission answers." if up else "The Redis of admission does not answer."
-        parts.append(ops.OpsPart(name="admission", up=up, said=said))
+        parts.append(ops_console.OpsPart(name="admission", up=up, said=said))
     return parts
 
 
@@ -250,10 +250,10 @@ class _HostCounts:
         self._verbs = list(services.engine.queues)
         self._values: Mapping[tuple[str, str], float] = services.metrics.figures()
 
-    def lines(self) -> list[ops.OpsLine]:
+    def lines(self) -> list[ops_console.OpsLine]:
         """The queue of each verb that runs in batches."""
         return [
-            ops.OpsLine(
+            ops_console.OpsLine(
                 verb=verb,
                 waiting=self._of("earmark_queue_waiting", verb),
                 in_flight=self._of("earmark_batches_in_flight", verb),
@@ -263,10 +263,10 @@ class _HostCounts:
             for verb in self._verbs
         ]
 
-    def expired(self) -> ops.OpsExpired:
+    def expired(self) -> ops_console.OpsExpired:
         """Ended holds, by what ended them."""
         name = "earmark_expired_total"
-        return ops.OpsExpired(
+        return ops_console.OpsExpired(
             swept=self._of(name, "swept"), met=self._of(name, "met"), made_room=self._of(name, "made_room")
         )
 
@@ -286,7 +286,7 @@ ENDPOINTS = (
         name="show_ops",
         summary="Show the state of the service, and what needs an operator",
         handler=show,
-        answer=ops.OpsAnswer,
+        answer=ops_console.OpsAnswer,
         scope=Scope.OPS,
         group="operations",
     ),

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.observability.alert_thresholds import FAILING_WEBHOOK_SECONDS, LATE_SECONDS, OPEN_PAYMENT_SECONDS
-from earmark.schemas.ops import OpsNeed
+from earmark.schemas.ops_console import OpsNeed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from earmark.schemas.ops import OpsHolds, OpsPart, OpsPayments, OpsRelay, OpsWebhooks, OpsWorker
+    from earmark.schemas.ops_console import OpsHolds, OpsPart, OpsPayments, OpsRelay, OpsWebhooks, OpsWorker
 
 
 def of_parts(parts: Sequence[OpsPart]) -> Iterator[OpsNeed]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.api import problem_response
-from earmark.api.auth.api_keys import Scope
+from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.context import KEY_HEADER, RequestContext
 from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.client_address import address_at

@@ -15,7 +15,7 @@ from earmark.api.middleware.client_address import address_at
 from earmark.api.routes.events import event_id_of
 from earmark.errors import EventUnknown, InvalidRequest, StoreUnavailable
 from earmark.schemas import responses
-from earmark.seatmap.followers import CREDENTIAL_ENDED
+from earmark.seatmap.stream_hub import CREDENTIAL_ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from earmark.api.context import RequestContext
-    from earmark.seatmap.followers import Reader
+    from earmark.seatmap.stream_hub import Reader
 
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.api.auth.api_keys import Scope
+from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.response import ApiResponse, json_response

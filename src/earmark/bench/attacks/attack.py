@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from earmark.bench.attacks.request_sender import ConnectionJob, RequestJob
-from earmark.bench.raw_http import request
+from earmark.bench.http_bytes import request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

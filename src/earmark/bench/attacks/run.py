@@ -25,8 +25,8 @@ from earmark.bench.attacks.health_probe import ProbeSamples
 from earmark.bench.attacks.kinds import connections, credentials, holds, malformed_requests, payments
 from earmark.bench.attacks.request_sender import ConnectionJob, JobAnswers, RequestJob, counted
 from earmark.bench.attacks.results import GRANTED, STALL_MS_MAX, AttackReport, AttackResult, Bound, StallFigures, phase
+from earmark.bench.http_bytes import request
 from earmark.bench.line_protocol import line_process
-from earmark.bench.raw_http import request
 from earmark.errors import EarmarkError, SetupError
 from earmark.version import __version__
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from earmark.bench.http_bytes import is_complete
 from earmark.bench.line_protocol import answer_jobs
-from earmark.bench.raw_http import is_complete
 from earmark.bench.report.medians import quantile_ms
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from earmark import config
-from earmark.bench import database_setup
+from earmark.bench import bench_servers
 from earmark.bench.http import measured_servers
 from earmark.bench.http.load_generator import HttpAnswers, HttpJob
 from earmark.bench.http.measured_servers import EMPTY, OURS, PEER
@@ -51,7 +51,7 @@ async def run(plan: HttpPlan, *, database: str | None, watch: HttpWatch) -> Http
     plan = _within_limits(plan)
     watch.say("starting a database")
     try:
-        async with database_setup.prepared(database, None) as place:
+        async with bench_servers.prepared(database, None) as place:
             bench_database = await place.database()
             await place.prepare_log(bench_database, log_files=plan.log_files)
             watch.say("starting the servers")

@@ -23,7 +23,7 @@ import redis
 from earmark.bench.contenders import broke_off, rotated
 from earmark.bench.locks import lock_libraries, results, workloads
 from earmark.bench.locks.results import HANDOVER, LONE, SINGLE, SYNC, THREE, LockFigures
-from earmark.bench.redis_server import redis_product
+from earmark.bench.redis_version import redis_product
 from earmark.bench.report.machine import usable_cores
 from earmark.errors import EarmarkError, SetupError
 

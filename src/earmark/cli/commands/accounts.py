@@ -21,7 +21,7 @@ from rich.console import Console
 from earmark import config
 from earmark.cli.commands.database import Database
 from earmark.domain.account import Account, AccountEntry
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import AMOUNT_MAX, Money
 from earmark.engine.accounts import LIST_MAX, Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError

@@ -15,11 +15,11 @@ from cyclopts.validators import Number
 from rich.console import Console
 
 from earmark import config
-from earmark.api.auth.api_keys import hash_of, new_key, new_key_id
+from earmark.api.auth.keys_and_tokens import hash_of, new_key, new_key_id
 from earmark.cli.commands.database import Database
 from earmark.domain.api_key import GRACE_SECONDS_MAX, ApiKey, Scope
 from earmark.domain.ids import KeyId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.api_keys import LIST_MAX, Keys
 from earmark.errors import InvalidRequest, SetupError
 from earmark.wiring import databases

@@ -19,10 +19,10 @@ from earmark.cli.doctor import failover as of_failover
 from earmark.cli.doctor import proxies as of_proxies
 from earmark.cli.doctor import redis as of_redis
 from earmark.cli.doctor import secrets as of_secrets
-from earmark.cli.doctor import workers as of_work
+from earmark.cli.doctor import workers_and_backlog as of_work
 from earmark.cli.doctor.findings import Finding, Level, problem
 from earmark.clock import SystemClock
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import EarmarkError, Outage, SetupError
 from earmark.locks import url as addresses
 from earmark.wiring import databases

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from earmark import config
-from earmark.cli.commands.bookings import Service, service_url
+from earmark.cli.commands.booking_verbs import Service, service_url
 from earmark.cli.commands.database import Database
 from earmark.cli.explain import booking as booking_text
 from earmark.cli.explain import over_http

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from earmark import config
 from earmark.cli.commands.database import Database
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.observability import logs
 from earmark.wiring import databases
@@ -46,7 +46,7 @@ def demo(
 
     It needs nothing else, and leaves nothing behind.
     """
-    from earmark.api.auth.api_keys import new_key
+    from earmark.api.auth.keys_and_tokens import new_key
     from earmark.server import event_loop
     from earmark.server.run import first_free_port
 
@@ -135,7 +135,7 @@ def serve(
     )
     logs.configure("debug" if verbose else settings.log)
     if settings.admin_key is None:
-        from earmark.api.auth.api_keys import new_key
+        from earmark.api.auth.keys_and_tokens import new_key
 
         example = f"export EARMARK_ADMIN_KEY={new_key(mode=Mode.LIVE)}"
         raise SetupError(problem=f"Set EARMARK_ADMIN_KEY to a secret of your own, for example: {example}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.api.auth.api_keys import TEST_PREFIX
+from earmark.api.auth.keys_and_tokens import TEST_PREFIX
 from earmark.cli.doctor.findings import Finding, note, ok, problem
 
 if TYPE_CHECKING:

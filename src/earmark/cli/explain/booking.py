@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.cli.explain.seat_name import seat_name
+from earmark.cli.explain.format_seat_name import seat_name
 from earmark.domain.booking import Booking
 from earmark.domain.journal import Entry
 from earmark.domain.journal_changes import changes_of

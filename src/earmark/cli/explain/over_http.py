@@ -17,7 +17,7 @@ from earmark.cli.explain import booking as booking_text
 from earmark.cli.explain import seat as seat_text
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.ids import BookingId, Buyer, EventId, PaymentId, PoolId, RefundId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, Refund
 from earmark.domain.seat import Seat, SeatState
 from earmark.domain.state_machine import State

@@ -21,7 +21,7 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Standing
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from earmark.domain.ids import PaymentId
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.payment import Payment
 
 

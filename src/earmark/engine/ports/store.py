@@ -35,7 +35,7 @@ from earmark.domain.ids import (
     TotalRef,
 )
 from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, PaymentKey, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen

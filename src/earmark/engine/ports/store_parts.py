@@ -6,8 +6,8 @@ from typing import Protocol
 
 from earmark.engine.accounts import KeepsAccounts
 from earmark.engine.api_keys import KeepsKeys
+from earmark.engine.ports.cleanup_and_backlog import KeptUp
 from earmark.engine.ports.followed_events import Followed
-from earmark.engine.ports.maintenance import KeptUp
 from earmark.engine.ports.payment_watch import WatchesPayments
 from earmark.engine.ports.webhooks import KeepsWebhooks
 

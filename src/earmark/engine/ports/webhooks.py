@@ -21,7 +21,7 @@ from earmark.domain.webhook_messages import body_of, type_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.outbox import Numbered
 
 

@@ -14,8 +14,8 @@ from hiredis import pack_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 
-from earmark.deadline_timer import DeadlineTimer
 from earmark.locks.errors import LocksUnavailable
+from earmark.shared_deadline_timer import DeadlineTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

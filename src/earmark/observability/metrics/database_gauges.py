@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.heartbeats import WELL
 from earmark.engine.ports.outbox import Lag
 from earmark.engine.ports.payment_watch import MoneyWatch

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from earmark.engine.ports.gateway import GatewayDenied, GatewayRefused, GatewaySilent
 from earmark.errors import EarmarkError
 from earmark.observability.metrics.counters import LabelledCounter, LabelledHistogram, gauge
-from earmark.workers.round_status import RoundFailed
+from earmark.workers.failed_rounds import RoundFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError, StoreUnavailable
 from earmark.store import sql_files
 from earmark.store.erase_buyer import KEPT_FIELDS, Erasure, Obstacle

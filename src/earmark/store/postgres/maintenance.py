@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from earmark.engine.ports.heartbeats import HeartbeatReport, Process
     from earmark.engine.ports.store import Clock
-    from earmark.store.side_tables import StatementStore
+    from earmark.store.statement_store import StatementStore
 
 
 class PostgresBeats(StoredBeats):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
     from earmark.engine.ports.store import Changes, RowsNeeded
-    from earmark.store.postgres.seat_cache import SeatCache
+    from earmark.store.postgres.free_seat_cache import SeatCache
 
 Connection = Any  # asyncpg ships no types
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EventId, SeatId
     from earmark.domain.journal import Entry
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Clock
 
 FIRST = UUID(int=0)

@@ -10,7 +10,7 @@ import msgspec
 from earmark.domain.booking import Booking, Lines
 from earmark.domain.event import Event, OnDecline
 from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, SeatSeen
 from earmark.domain.state_machine import State

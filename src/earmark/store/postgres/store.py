@@ -33,15 +33,15 @@ from earmark.store.postgres.driver_errors import (
     unavailable,
     was_ended_by_server,
 )
+from earmark.store.postgres.free_seat_cache import SeatCache
 from earmark.store.postgres.idle_connections import IdleConnections, PreparedConnection
 from earmark.store.postgres.locked_rows import WantedLocks, find_locked
 from earmark.store.postgres.maintenance import PostgresBeats, PostgresUpkeep
 from earmark.store.postgres.migrate import split_url
 from earmark.store.postgres.optimistic_write import NeedsLocks, OptimisticWrite, SeatCacheOutdated
 from earmark.store.postgres.outbox import PostgresOutbox
-from earmark.store.postgres.payments import PostgresPaymentReads
+from earmark.store.postgres.payment_reads import PostgresPaymentReads
 from earmark.store.postgres.reads import BookingReads
-from earmark.store.postgres.seat_cache import SeatCache
 from earmark.store.postgres.seat_map import read_map
 from earmark.store.postgres.session_settings import SET_LOCAL, SETTINGS
 from earmark.store.postgres.startup_checks import StartupChecks

@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.store import sql_files
 from earmark.store.erase_buyer import Erasure, Obstacle, Unnamer, callers_of

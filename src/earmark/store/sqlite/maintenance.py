@@ -6,9 +6,9 @@ import sqlite3
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from earmark.engine.ports.maintenance import Forgetting
+from earmark.engine.ports.cleanup_and_backlog import Forgetting
 from earmark.store.maintenance import FIRST, KEYS, StoredBeats, StoredUpkeep, until_not_over
-from earmark.store.side_tables import SECONDS_MAX
+from earmark.store.statement_store import SECONDS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -19,7 +19,7 @@ from earmark.store.sqlite.connection import file_of
 from earmark.store.sqlite.maintenance import SqliteBeats, SqliteUpkeep
 from earmark.store.sqlite.migrate import read_applied
 from earmark.store.sqlite.outbox import SqliteOutbox
-from earmark.store.sqlite.payments import SqlitePaymentReads
+from earmark.store.sqlite.payment_reads import SqlitePaymentReads
 from earmark.store.sqlite.webhooks import SqliteWebhooks
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from earmark.domain.event import Event
     from earmark.domain.ids import BookingId, EntryId, EventId, SeatId
     from earmark.domain.journal import Entry, IdempotencyKey
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Clock
     from earmark.store.sqlite.access import SqliteAccess
 

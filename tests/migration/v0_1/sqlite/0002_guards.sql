@@ -4,7 +4,7 @@
 --
 -- Each rule is a trigger, and its message ends with the rule's name. INSERT OR REPLACE removes a row without running the
 -- triggers on DELETE, and a shell checks no foreign keys unless it is set to: both ways around a rule are closed here too.
--- An erasure drops a guard and makes it again in its one transaction (`store/sqlite/erasure.py`); no other writer comes between.
+-- An erasure drops a guard and makes it again in its one transaction (`store/sqlite/erase_buyer.py`); no other writer comes between.
 
 -- Events ------------------------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.payments.gateways.balance.account_codes import AccountCodes

@@ -13,7 +13,7 @@ from tests.sqlite_files import make_migrated
 
 from earmark import config, library
 from earmark.domain import payment_method
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.errors import IdempotencyMismatch, InvalidRequest, PaymentDeclined, SetupError
 from earmark.payments import driver

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from earmark.domain.account import Draw
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.store import postgres, sqlite
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore

@@ -17,7 +17,7 @@ from earmark import config
 from earmark.domain import account as law
 from earmark.domain.account import Draw, EntryKind
 from earmark.domain.ids import BookingId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState, Standing
 from earmark.domain.payment_method import NO_ACCOUNT
 from earmark.engine.accounts import Accounts

@@ -13,7 +13,7 @@ from tests.sqlite_files import make_migrated
 
 from earmark.clock import MovableClock
 from earmark.domain.account import EntryKind
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.payments.gateways.balance.account_codes import AccountCodes, make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.payments.gateways.stripe.gateway import StripeGateway

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.payments.gateways.conftest import supporting
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.gateway import CallbackRefused
 
 from .harness import PRICE, Group, authorised, captured, refund_of

@@ -19,7 +19,7 @@ from tests.payments.gateways.conformance.gateways_under_test import in_process
 from tests.payments.gateways.conformance.harness import order_in, refund_of
 
 from earmark.clock import MovableClock
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import (
     CallbackRefused,

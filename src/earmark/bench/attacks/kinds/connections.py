@@ -12,8 +12,8 @@ from earmark.bench.attacks.attack import Attack, AttackLoad
 from earmark.bench.attacks.attacked_server import FILES, IDLE_SECONDS
 from earmark.bench.attacks.request_sender import ConnectionJob
 from earmark.bench.attacks.results import Bound
+from earmark.bench.http_bytes import JSON, describe_answer, request
 from earmark.bench.processes import HOST
-from earmark.bench.raw_http import JSON, describe_answer, request
 from earmark.config import Settings
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from earmark.bench.attacks.attack import Attack, attack_load, repeated
 from earmark.bench.attacks.results import Bound
+from earmark.bench.http_bytes import request
 from earmark.bench.processes import HOST
-from earmark.bench.raw_http import request
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 
 if TYPE_CHECKING:
     from earmark.bench.attacks.attack import AttackLoad

@@ -10,7 +10,7 @@ from earmark.bench.attacks.attack import Attack, attack_load
 from earmark.bench.attacks.attacked_server import DATABASE, POOL
 from earmark.bench.attacks.kinds.payments import forwarded, pay
 from earmark.bench.attacks.results import Bound
-from earmark.bench.raw_http import request
+from earmark.bench.http_bytes import request
 from earmark.clock import MovableClock
 from earmark.config import Settings
 from earmark.domain.payment import PAYING_SECONDS_MAX

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from earmark.bench.attacks.attack import Attack, attack_load, repeated
 from earmark.bench.attacks.attacked_server import POOL
 from earmark.bench.attacks.results import Bound
-from earmark.bench.raw_http import JSON, request
+from earmark.bench.http_bytes import JSON, request
 
 if TYPE_CHECKING:
     from earmark.bench.attacks.attack import AttackLoad

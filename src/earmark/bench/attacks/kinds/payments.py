@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.bench.attacks.attack import Attack, attack_load
 from earmark.bench.attacks.results import Bound
-from earmark.bench.raw_http import request
+from earmark.bench.http_bytes import request
 from earmark.config import Settings
 from earmark.domain.decline_limits import WINDOW_SECONDS
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from earmark.bench.bench_database import BenchDatabase
+    from earmark.bench.bench_servers import BenchServers
     from earmark.bench.booking.measure.clients import ClientTally
     from earmark.bench.booking.measure.measurement_plan import BookingPlan
     from earmark.bench.booking.measure.results import MeasurementResult
     from earmark.bench.booking.strategy import Strategy, Want
-    from earmark.bench.database_setup import BenchServers
     from earmark.bench.process_stats import DatabaseCpu
 
 

@@ -9,14 +9,14 @@ import asyncpg
 import msgspec
 import redis as redis_py
 
-from earmark.bench import database_setup
+from earmark.bench import bench_servers
 from earmark.bench.booking.measure import (
     memory_workload,
     one_measurement,
     redis_outage,
     single_client,
     sqlite_workload,
-    two_processes,
+    two_engines_one_database,
 )
 from earmark.bench.booking.measure import redis_limit as limits
 from earmark.bench.booking.measure.clients import DEADLOCK
@@ -50,9 +50,9 @@ from earmark.server import gc_tuning
 
 if TYPE_CHECKING:
     from earmark.bench.bench_database import BenchDatabase
+    from earmark.bench.bench_servers import BenchServers
     from earmark.bench.booking.measure.measurement_plan import Measurement
     from earmark.bench.booking.measure.results import MeasurementResult
-    from earmark.bench.database_setup import BenchServers
 
 BROKEN = (EarmarkError, OSError, ExceptionGroup, asyncpg.PostgresError, asyncpg.InterfaceError, redis_py.RedisError)
 LIMIT_SECONDS = 1.0
@@ -154,7 +154,7 @@ async def run(plan: BookingPlan, *, database: str | None, redis: str | None, wat
         if plan.specs and set(plan.workloads) & NEED_POSTGRES:
             needed = {name for spec in plan.specs for name in spec.contenders}
             servers = REDLOCK_SERVERS if REDLOCK in needed else 1 if needed & NEED_REDIS else 0
-            async with database_setup.prepared(database, redis, redis_servers=servers) as place:
+            async with bench_servers.prepared(database, redis, redis_servers=servers) as place:
                 await booking_run.prepare(place)
                 await _rounds(booking_run, figures)
         else:
@@ -205,7 +205,7 @@ class BookingRun:
         chosen = {name for spec in self.plan.specs for name in spec.contenders}
         bench_database = await place.database()
         self.versions["database"] = bench_database.version
-        self.settings = await bench_database.settings(list(database_setup.SETTINGS))
+        self.settings = await bench_database.settings(list(bench_servers.SETTINGS))
         if WITH_REDIS in chosen and WITH_REDIS not in STRATEGIES:
             self.absent[WITH_REDIS] = "this engine cannot be opened with Redis in front"
         if not place.redis:
@@ -276,7 +276,7 @@ class BookingRun:
         if measurement.workload == GROWTH:
             return await (await self._growth_workload()).measure(self.plan)
         if measurement.workload == TWO:
-            return await two_processes.measure(self.plan, self._setup)
+            return await two_engines_one_database.measure(self.plan, self._setup)
         return await single_client.measure(measurement.round, self.plan, self._setup)
 
     async def _separate(self, measurement: Measurement) -> MeasurementResult:
@@ -299,8 +299,8 @@ async def _measure_memory(
 ) -> ServerMemory:
     """With a database that does not wait for its disk: only the memory of the server is measured."""
     sizes = plan.sizes
-    settings = {**database_setup.SETTINGS, "fsync": "off", "synchronous_commit": "off"}
-    async with database_setup.prepared(database, redis, redis_servers=1, settings=settings) as place:
+    settings = {**bench_servers.SETTINGS, "fsync": "off", "synchronous_commit": "off"}
+    async with bench_servers.prepared(database, redis, redis_servers=1, settings=settings) as place:
         if not place.redis:
             raise SetupError(problem=f"Memory is measured with Redis in front: {place.no_redis}")
         watch.say(f"{sizes.memory_holds:,} holds over HTTP, to measure the memory of a server")

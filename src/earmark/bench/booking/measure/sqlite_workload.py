@@ -15,7 +15,7 @@ from earmark.bench.booking.strategies.earmark_engine import EarmarkStrategy
 from earmark.config import Settings
 from earmark.domain.event import Event
 from earmark.domain.ids import EventId, SeatId
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import ACTIVE_STATES, State
 from earmark.engine.commands import Actor, CreateEvent

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from earmark.bench.database_setup import connected, new_database, redis_urls
-from earmark.bench.redis_server import redis_product
+from earmark.bench.bench_servers import connected, new_database, redis_urls
+from earmark.bench.redis_version import redis_product
 from earmark.bench.report.machine import installed_versions
 from earmark.errors import SetupError
 from earmark.wiring import databases

@@ -25,7 +25,7 @@ from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
 from earmark.config import Settings
 from earmark.domain.ids import BookingId, EntryId
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Confirm, Decided, Hold, KeyedRequest
 from earmark.errors import Refusal
 from earmark.wiring import runtime

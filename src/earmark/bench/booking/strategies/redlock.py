@@ -37,7 +37,7 @@ class RedlockPerSeat(LocksPerSeat):
 
     def __init__(self, clients: Sequence[Any], *, ttl_seconds: float) -> None:
         super().__init__(clients, ttl_seconds=ttl_seconds)
-        release = (resources.files(__package__) / "lua" / "release.lua").read_text(encoding="utf-8")
+        release = (resources.files(__package__) / "lua" / "redlock_unlock.lua").read_text(encoding="utf-8")
         self._releases = [client.register_script(release) for client in clients]
 
     @asynccontextmanager

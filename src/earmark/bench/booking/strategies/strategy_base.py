@@ -88,7 +88,7 @@ class StrategyDatabase:
 
     @classmethod
     async def open(cls, settings: StrategySettings, *files: str) -> Self:
-        """A pool of connections, all of them open, and the statements of `sql/common.sql` and of these files."""
+        """A pool of connections, all of them open, and the statements that strategies share and those of these files."""
         dsn, _ = split_url(settings.database)
         pool = await asyncpg.create_pool(
             dsn,
@@ -98,7 +98,7 @@ class StrategyDatabase:
             reset=_leave,
             server_settings=SETTINGS,
         )
-        known = (named_sql(__package__, file) for file in ("common", *files))
+        known = (named_sql(__package__, file) for file in ("shared_hold_and_confirm", *files))
         return cls(pool, settings, {name: sql for file in known for name, sql in file.items()})
 
     async def close(self) -> None:

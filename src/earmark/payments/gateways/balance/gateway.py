@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from earmark.domain.account import VOIDED, Draw, EntryKind
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Standing
 from earmark.domain.payment_method import BALANCE, NO_ACCOUNT, account_of, refer
 from earmark.engine.accounts import LIST_MAX

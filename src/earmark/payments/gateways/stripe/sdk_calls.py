@@ -20,7 +20,7 @@ import requests
 import stripe
 from requests.adapters import HTTPAdapter
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.gateway import GatewayDenied, GatewayRefused, GatewaySilent
 from earmark.errors import SetupError
 from earmark.payments.gateways.stripe.translation import StripeIntent, StripePaymentError, StripeRefund

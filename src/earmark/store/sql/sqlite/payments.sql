@@ -1,4 +1,4 @@
--- The rows of payments. What the order of locks is, and why, stands in `engine/ports.py`.
+-- The rows of payments. What the order of locks is, and why, stands in `engine/ports/store.py`.
 
 -- name: take_callback
 -- No row changed means that this callback was taken before.

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from earmark.cli.doctor.findings import Finding, fixed, note, ok, problem
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.engine.ports.heartbeats import WELL, alive_seconds
 from earmark.engine.ports.outbox import START

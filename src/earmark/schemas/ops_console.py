@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import Money
 from earmark.schemas.responses import Moment
 

@@ -15,7 +15,7 @@ from cyclopts.validators import Number
 from earmark import config
 from earmark.cli import output
 from earmark.cli.output import Printed
-from earmark.domain.mode import Mode
+from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import EarmarkError, SetupError
 
 if TYPE_CHECKING:

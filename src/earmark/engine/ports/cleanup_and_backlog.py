@@ -14,7 +14,7 @@ import msgspec
 from earmark.engine.ports.heartbeats import KeepsHeartbeats
 
 if TYPE_CHECKING:
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
 
 BACKLOG_COUNTED_MAX = 1000
 

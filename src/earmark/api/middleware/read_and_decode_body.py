@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from earmark.api.problem_response import TooLarge, WrongMediaType
-from earmark.deadline_timer import DeadlineTimer
 from earmark.errors import InvalidRequest
 from earmark.schemas.requests import place
+from earmark.shared_deadline_timer import DeadlineTimer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping

@@ -1,3 +1,3 @@
 -- expand
 -- PostgreSQL has functions here. SQLite has one writer at a time, so nothing changes between a read and its write, and
--- `store/sqlite/erasure.py` erases a buyer. This file keeps the numbers of both dialects the same.
+-- `store/sqlite/erase_buyer.py` erases a buyer. This file keeps the numbers of both dialects the same.

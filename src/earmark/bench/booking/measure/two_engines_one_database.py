@@ -1,6 +1,6 @@
 """The workload of two processes on one database: each has its own engine, and the clients are divided among them.
 
-    python -m earmark.bench.booking.measure.two_processes
+    python -m earmark.bench.booking.measure.two_engines_one_database
 
 A process reads its job from stdin, writes `ready` when it is warmed up, and runs its clients for one turn for each line
 `go`; then it writes their answers. Nine of ten flows are on seats of the client's own. Every tenth is on three of a
@@ -47,7 +47,7 @@ SHARED_BLOCK = 100
 SHARED_SECONDS = 0.05
 """How long all clients want the same block of seats."""
 GO = b"go"
-MODULE = "earmark.bench.booking.measure.two_processes"
+MODULE = "earmark.bench.booking.measure.two_engines_one_database"
 
 
 class ProcessJob(msgspec.Struct, frozen=True, kw_only=True):

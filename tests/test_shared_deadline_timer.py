@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from earmark import deadline_timer
-from earmark.deadline_timer import DeadlineTimer
+from earmark import shared_deadline_timer
+from earmark.shared_deadline_timer import DeadlineTimer
 
 
 class Wait:
@@ -117,7 +117,7 @@ async def test_a_wait_begun_after_the_others_expired_is_watched_too() -> None:
 
 async def test_a_long_wait_does_not_keep_those_behind_it_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that are over are removed once there are many, though the head is not over."""
-    monkeypatch.setattr(deadline_timer, "TIDY_MIN", 10)
+    monkeypatch.setattr(shared_deadline_timer, "TIDY_MIN", 10)
     timer: DeadlineTimer[Wait] = DeadlineTimer()
     timer.watch(Wait(60))
     found = []

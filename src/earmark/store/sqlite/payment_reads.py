@@ -10,8 +10,8 @@ from earmark.domain.ids import PaymentId
 from earmark.domain.payment import PAYING_SECONDS_MAX
 from earmark.engine.ports.store import Dossier
 from earmark.store.payments import PaymentReads, payment, refund
-from earmark.store.side_tables import SECONDS_MAX
 from earmark.store.sqlite import rows
+from earmark.store.statement_store import SECONDS_MAX
 
 if TYPE_CHECKING:
     import sqlite3

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Self
 from earmark.errors import EarmarkError, Outage, Overloaded
 from earmark.observability import logs
 from earmark.seatmap import sse_frames
-from earmark.seatmap.event_channel import EventChannel
+from earmark.seatmap.read_changed_seats import EventChannel
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from earmark.domain.ids import Buyer, EventId
-    from earmark.domain.mode import Mode
+    from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Clock, Store
     from earmark.seatmap.entry_feed import EntryFeed
     from earmark.seatmap.state_and_changes import MapRenderer
