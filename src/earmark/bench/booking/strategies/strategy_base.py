@@ -88,7 +88,7 @@ class StrategyDatabase:
 
     @classmethod
     async def open(cls, settings: StrategySettings, *files: str) -> Self:
-        """A pool of connections, all of them open, and the statements that strategies share and those of these files."""
+        """A pool of connections, all open, and the statements that strategies share and those of these files."""
         dsn, _ = split_url(settings.database)
         pool = await asyncpg.create_pool(
             dsn,
