@@ -252,7 +252,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 5.0
 
     transaction_seconds_max: Annotated[
-        float, About("how long one transaction may take before nothing of it is kept", least=0.1, most=300)
+        float, About("how long one transaction may take before it is given up", least=0.1, most=300)
     ] = 10.0
     database_connections_max: Annotated[
         int, About("how many connections this process opens to PostgreSQL at most", least=2, most=1000)
@@ -353,7 +353,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log: Annotated[
         str,
         About(
-            "what `serve` and `work` write to stderr: `off`, `warning`, `info` (one line per call) or `debug`; "
+            "what `serve` and `worker` write to stderr: `off`, `warning`, `info` (one line per call) or `debug`; "
             "`--verbose` is `debug`"
         ),
     ] = "info"

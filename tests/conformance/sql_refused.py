@@ -1,4 +1,4 @@
-"""SqlClient-written SQL: what the guards refuse, and what they let pass."""
+"""Hand-written SQL: what the guards refuse, and what they let pass."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ async def test_a_key_remembers_what_went_back(shop: Shop, idempotency: Callable[
 async def test_the_schema_has_the_bounds_too(
     store: Store, clock: MovableClock, rules: dict[str, int], *, refused: bool
 ) -> None:
-    """SqlClient-written SQL is refused by the table; rules at their bounds pass."""
+    """Hand-written SQL is refused by the table; rules at their bounds pass."""
     event = Event(id=CONCERT, name="A concert", currency="EUR", mode=Mode.LIVE, created_at=clock.now(), **rules)  # type: ignore[arg-type]
 
     async def insert(transaction: Transaction) -> None:

@@ -104,7 +104,9 @@ def test_every_move_is_listed() -> None:
 
 
 def _by(source: State | None, verb: Verb) -> str:
-    return "the saga" if (source, verb) in SAGA_ONLY else "a call"
+    if (source, verb) in SAGA_ONLY:
+        return "the saga"
+    return "the clock" if verb is Verb.EXPIRE else "a call"
 
 
 def test_every_state_is_listed() -> None:

@@ -7,7 +7,8 @@ in which every verb takes them, so that no two transactions can wait for each ot
         → lock_payer → lock_totals → lock_pools → lock_seats → write
 
 Each lock step locks in key order. Nothing is decided in the step that waited: a verb decides by the rows that the step
-returns. Stores with one writer (SQLite, memory) have nothing to lock and only read.
+returns. Stores with one writer (SQLite, memory) have nothing to lock and only read. In an optimistic write the lock
+steps only read too, and `write` compares every row with what they read.
 """
 
 from __future__ import annotations
@@ -328,7 +329,7 @@ class Store(Parts, Protocol):
 
         With `optimistic`, a store may first run it without locks: what the work reads is then only seen, and what it
         writes is kept if none of that has moved, in one step, or not at all. If something has, the work is run again,
-        now with locks. Work that passes over locked rows or changes an event is never optimistic.
+        in the end with locks. Work that passes over locked rows or changes an event is never optimistic.
 
         The work awaits nothing but its transaction and may be run again from its start after a deadlock or
         a serialization failure. Raises `StoreUnavailable` when nothing was kept, and `OutcomeUnknown` when

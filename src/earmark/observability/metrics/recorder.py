@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200)
-LINES = ("hold", "extend", "confirm", "release", "cancel")
+QUEUES = ("hold", "extend", "confirm", "release", "cancel")
 CONFLICTS = ("seats_taken", "pool_exhausted")
 KEYED = {"idempotency_mismatch": "mismatch", "idempotency_in_progress": "in_progress"}
 FAULTS = ("internal", "unavailable", "outcome_unknown", "overloaded")
@@ -66,7 +66,7 @@ class MetricsRecorder(Collector):
             start=["first", "replay", "mismatch", "in_progress"],
         )
         self._sizes = LabelledHistogram(
-            "earmark_batch_size", "Requests per batch.", ("verb",), bounds=SIZES, start=[(line,) for line in LINES]
+            "earmark_batch_size", "Requests per batch.", ("verb",), bounds=SIZES, start=[(queue,) for queue in QUEUES]
         )
         self._transactions = LabelledHistogram(
             "earmark_transaction_seconds", "Time per transaction, with all its tries.", ("verb",), bounds=SECONDS
@@ -81,7 +81,7 @@ class MetricsRecorder(Collector):
             "earmark_batches_blocked",
             "Batches that met a locked row and were run again without the requests that need it.",
             ("verb",),
-            start=[(line,) for line in LINES],
+            start=[(queue,) for queue in QUEUES],
         )
         self._expired = LabelledCounter(
             "earmark_expired", "Due holds that this process ended.", ("how",), start=["swept", "met", "made_room"]

@@ -4,10 +4,12 @@ A transaction that locks takes a round trip for each kind of row, and keeps its 
 optimistic write takes two: one look at everything, and one call that compares every row with what was seen as it
 writes. The seat cache may have what a look would show, which leaves one. Where no other transaction wanted the same
 rows in that moment, which is nearly always, that is all. Otherwise the call keeps nothing (`RowsMoved`), and the same
-verb runs again in a transaction that locks. A single hold of seats that were never sold, judged from the seat cache,
-has a call of its own: it is what a buyer in a quiet shop waits for.
+verb runs again: up to twice more without locks, then in a transaction that locks. A single hold of
+seats that were never sold, judged from the seat cache, has a call of its own: it is what a buyer in a quiet shop waits
+for.
 
-The steps are the port's, in the port's order. Here the lock steps only look, and `write` does what locks would do.
+The steps are the port's, in the port's order. Here the lock steps only read and lock nothing, whatever their
+name says: `write` compares every row with what they read.
 """
 
 from __future__ import annotations
