@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from earmark import Earmark
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.journal import Entry
 from earmark.seatmap.entry_feed import EntryFeed
 from earmark.testing import MovableClock

@@ -15,7 +15,7 @@ from earmark.domain.journal_changes import UNTOLD, Change, changes_of
 from earmark.engine.pending_writes import PendingWrites
 from earmark.store import payments
 from earmark.store.sqlite import rows
-from earmark.store.sqlite.transaction import SqliteTransaction
+from earmark.store.sqlite.transaction_steps import SqliteTransaction
 
 if TYPE_CHECKING:
     import sqlite3

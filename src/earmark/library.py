@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from earmark.config import Settings
-from earmark.domain.ids import Buyer, EventId, SeatId
+from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, Extend, KeyedRequest, Release
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from earmark.domain import booking as law
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId
+    from earmark.domain.id_types import BookingId
     from earmark.domain.payment import Payment
     from earmark.engine.commands import PayResult, Result
     from earmark.engine.engine import Engine

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import uuid_utils
 
-from earmark.domain.ids import BookingId, DeliveryId, EntryId, PaymentId, RefundId, WebhookId
+from earmark.domain.id_types import BookingId, DeliveryId, EntryId, PaymentId, RefundId, WebhookId
 
 _made_of = msgspec.convert
 

@@ -15,7 +15,7 @@ from earmark.admission.local_hints import LocalHints
 from earmark.admission.lua_calls import SOURCE
 from earmark.admission.redis_servers import open_servers
 from earmark.admission.seat_admission import TTL_SECONDS, AdmissionPass, SeatAdmission
-from earmark.domain.ids import EventId, SeatId, SeatRef
+from earmark.domain.id_types import EventId, SeatId, SeatRef
 from earmark.engine.ports.admission import Busy
 
 if TYPE_CHECKING:

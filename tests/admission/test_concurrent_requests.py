@@ -9,7 +9,7 @@ import pytest
 from tests.locks.faulty_proxy import Proxy
 
 from earmark.admission import AdmissionPass
-from earmark.domain.ids import Buyer
+from earmark.domain.id_types import Buyer
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.ports.admission import Busy
 from earmark.locks.breaker import BreakerState
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from earmark.admission import SeatAdmission
-    from earmark.domain.ids import SeatId
+    from earmark.domain.id_types import SeatId
     from earmark.locks.redis.lua_calls import ScriptCall
     from earmark.testservers import Valkey
 

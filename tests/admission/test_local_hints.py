@@ -9,7 +9,7 @@ import pytest
 from tests.locks.faulty_proxy import Proxy
 
 from earmark.admission.local_hints import LocalHints, RefusedBuyers, RefusedSeats
-from earmark.domain.ids import Buyer, EventId
+from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.journal import IdempotencyKey
 
 from .support import EVENT, Inside, passed, refs, refused, seats, until, until_true
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from earmark.admission import SeatAdmission
-    from earmark.domain.ids import SeatId
+    from earmark.domain.id_types import SeatId
     from earmark.testservers import Valkey
 
 A1, A2, A3 = seats("A1", "A2", "A3")

@@ -21,7 +21,7 @@ from earmark.admission import AdmissionPass, open_admission
 from earmark.admission.local_hints import RefusedSeats
 from earmark.admission.lua_calls import SOURCE
 from earmark.admission.seat_admission import AdmissionCounts
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.locks.breaker import BreakerState
 from earmark.testservers.free_port import free_port
 

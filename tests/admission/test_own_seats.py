@@ -12,7 +12,7 @@ from tests.races.commands import EVENT, a_confirm, a_hold, a_payment, a_play
 from earmark.admission import lua_calls, open_admission
 from earmark.admission.seat_admission import SeatAdmission
 from earmark.config import Settings
-from earmark.domain.ids import Buyer, SeatId
+from earmark.domain.id_types import Buyer, SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Decided, KeyedRequest
 from earmark.errors import IdempotencyMismatch, SeatsTaken

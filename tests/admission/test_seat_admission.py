@@ -9,7 +9,7 @@ import pytest
 
 from earmark.admission import AdmissionPass, open_admission
 from earmark.admission.local_hints import RefusedSeats
-from earmark.domain.ids import Buyer, EventId
+from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.ports.admission import Busy
 from earmark.errors import SetupError

@@ -18,7 +18,7 @@ from tests.sqlite_files import make_migrated
 
 from earmark.admission import open_admission
 from earmark.config import Settings
-from earmark.domain.ids import SeatId
+from earmark.domain.id_types import SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Decided, KeyedRequest, Replayed
 from earmark.engine.ports.admission import Busy
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from earmark.admission import SeatAdmission
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.domain.ids import BookingId, SeatRef
+    from earmark.domain.id_types import BookingId, SeatRef
     from earmark.engine.commands import Hold, Result
     from earmark.engine.engine import Engine
     from earmark.testservers import Valkey

@@ -12,7 +12,7 @@ from earmark.api.auth.keys_and_tokens import Authenticator
 from earmark.api.services import Services
 from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
-from earmark.observability.metrics.metrics import Metrics
+from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache

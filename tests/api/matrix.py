@@ -24,10 +24,10 @@ from earmark.api.auth.keys_and_tokens import Authenticator, Principal, hash_of, 
 from earmark.api.services import Services
 from earmark.clock import MovableClock
 from earmark.domain.api_key import GRANTABLE, Scope
-from earmark.domain.ids import Buyer, KeyId
+from earmark.domain.id_types import Buyer, KeyId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
-from earmark.observability.metrics.metrics import Metrics
+from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.gateways.balance.account_codes import AccountCodes
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.payments.service import PaymentService

@@ -14,7 +14,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports.observer import StoreFigures
 from earmark.locks.breaker import Breaker
 from earmark.locks.stats import Stats
-from earmark.observability.metrics.metrics import Metrics
+from earmark.observability.metrics.metrics_page import Metrics
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 from earmark.wiring.workers import ROLES

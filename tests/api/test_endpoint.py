@@ -60,7 +60,7 @@ async def test_a_key_of_one_kind_does_not_see_the_other(services: object, event:
     from earmark.api.app import create_app
     from earmark.api.auth.keys_and_tokens import Authenticator
     from earmark.api.services import Services
-    from earmark.observability.metrics.metrics import Metrics
+    from earmark.observability.metrics.metrics_page import Metrics
 
     assert isinstance(services, Services)
     key = "ek_live_0123456789abcdef"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.api.readiness import Readiness
+from earmark.api.shared_readiness_check import Readiness
 from earmark.errors import StoreUnavailable
 
 if TYPE_CHECKING:

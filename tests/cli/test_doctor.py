@@ -23,7 +23,7 @@ from earmark.cli.doctor.findings import Finding, Level
 from earmark.cli.doctor.workers_and_backlog import COUNTS
 from earmark.clock import MovableClock, SystemClock
 from earmark.config import Settings
-from earmark.domain.ids import BookingId
+from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process

@@ -15,7 +15,7 @@ from earmark import Earmark
 from earmark.cli import main
 from earmark.cli.explain import booking as story
 from earmark.domain.booking import Booking, Lines, SeatLine
-from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PaymentId, RefundId, SeatId
+from earmark.domain.id_types import BookingId, Buyer, EntryId, EventId, PaymentId, RefundId, SeatId
 from earmark.domain.journal import Entry
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money_text import spelled

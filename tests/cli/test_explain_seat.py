@@ -11,7 +11,7 @@ import pytest
 from earmark import Earmark
 from earmark.cli import main
 from earmark.clock import MovableClock
-from earmark.domain.ids import EventId, SeatId
+from earmark.domain.id_types import EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, ChangeEvent, SeatPatch
 

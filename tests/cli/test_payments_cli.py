@@ -21,7 +21,7 @@ from tests.sqlite_files import make_migrated
 from earmark import config
 from earmark.cli import main
 from earmark.config import Settings
-from earmark.domain.ids import BookingId
+from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.library import Earmark

@@ -19,7 +19,7 @@ from earmark.cli import main
 from earmark.cli.explain import over_http
 from earmark.client import AsyncClient, Client
 from earmark.clock import MovableClock
-from earmark.domain.ids import BookingId, EventId, SeatId
+from earmark.domain.id_types import BookingId, EventId, SeatId
 from earmark.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:

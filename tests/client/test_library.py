@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from earmark import Earmark, NewSeat, OnDecline, State, library
-from earmark.domain.ids import PaymentId
+from earmark.domain.id_types import PaymentId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.errors import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
-    from earmark.domain.ids import BookingId
+    from earmark.domain.id_types import BookingId
     from earmark.domain.payment import Payment
 
 CARD, DECLINED = "pm_card_visa", "pm_card_visa_chargeDeclined"

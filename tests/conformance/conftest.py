@@ -11,7 +11,7 @@ from tests.conftest import STORES
 from tests.journal_completeness import JournalComparison
 
 from earmark.domain.event import Event
-from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool

@@ -14,7 +14,7 @@ import msgspec
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
-from earmark.domain.ids import Buyer, EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef, TotalRef
+from earmark.domain.id_types import Buyer, EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import Entry
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool, PoolDelta

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from earmark.domain.api_key import ApiKey, Scope
-from earmark.domain.ids import KeyId
+from earmark.domain.id_types import KeyId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import InvalidRequest
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.seatmap.conftest import drain, open_play
 
-from earmark.domain.ids import EventId, SeatId
+from earmark.domain.id_types import EventId, SeatId
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 

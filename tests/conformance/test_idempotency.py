@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Command, Decided, KeyedRequest, Replayed

@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from earmark.domain.ids import Buyer, EntryId, EventId, PoolId, PoolRef, TotalRef
+from earmark.domain.id_types import Buyer, EntryId, EventId, PoolId, PoolRef, TotalRef
 from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, KeyedRequest, Replayed

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, PoolPatch, SeatPatch
 from earmark.errors import Refusal

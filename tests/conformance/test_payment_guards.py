@@ -14,7 +14,7 @@ import pytest
 
 from earmark.domain.payment import EDGES, PaymentState
 from earmark.store import sql_files
-from earmark.store.migrations import migrations
+from earmark.store.pending_migrations import migrations
 
 from .hand_written_sql_databases import BARE, GUARDED, Kind, Worlds, opened
 from .payment_flaws import MONEY_IN_ORDER, MONEY_PLANTED

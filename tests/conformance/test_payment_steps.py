@@ -17,7 +17,7 @@ from .steps_support import BOB, count
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
-    from earmark.domain.ids import PaymentId
+    from earmark.domain.id_types import PaymentId
     from earmark.engine.ports.store import Store, Transaction
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
 
@@ -18,7 +18,7 @@ from .payment_support import PaymentShop
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
-    from earmark.domain.ids import PaymentId
+    from earmark.domain.id_types import PaymentId
     from earmark.engine.ports.store import Store, Transaction
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.event import Event
-from earmark.domain.ids import Buyer, EventId, SeatId
+from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.policy import Policy
 from earmark.domain.seat import Seat

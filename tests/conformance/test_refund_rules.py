@@ -12,7 +12,7 @@ from tests.money.conftest import PRICE, Shop
 from tests.money.scripted_gateway import CAPTURED, PROCESSING
 
 from earmark.domain.event import Event
-from earmark.domain.ids import Buyer, EventId
+from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState, Standing
 from earmark.domain.refund_rules import Reason, Ruling

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from earmark.domain.booking import SeatLine
-from earmark.domain.ids import EventId, SeatId
+from earmark.domain.id_types import EventId, SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.seat import Seat
 from earmark.engine.commands import KeyedRequest, Replayed

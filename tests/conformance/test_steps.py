@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from earmark.domain.booking import Lines
-from earmark.domain.ids import EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef
+from earmark.domain.id_types import EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool

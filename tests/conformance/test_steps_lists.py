@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.ids import EventId, PoolRef
+from earmark.domain.id_types import EventId, PoolRef
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.ports.store import BookingFilter

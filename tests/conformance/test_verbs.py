@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from earmark.domain.booking import Lines, PoolLine, SeatLine
-from earmark.domain.ids import BookingId, Buyer, PoolId, SeatId
+from earmark.domain.id_types import BookingId, Buyer, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Actor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.ids import EventId, PoolId, SeatId
+from earmark.domain.id_types import EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import State
 from earmark.engine.commands import PoolPatch, SeatPatch

@@ -17,7 +17,7 @@ from earmark.api import problem_response
 from earmark.api.app import ENDPOINTS
 from earmark.api.auth.keys_and_tokens import GUEST_SECONDS
 from earmark.api.middleware import rate_limits, read_and_decode_body
-from earmark.api.routes.tokens import TOKEN_SECONDS_MAX
+from earmark.api.routes.issue_buyer_token import TOKEN_SECONDS_MAX
 from earmark.cli.main import app
 from earmark.client import AsyncClient, Client
 from earmark.domain.payment import PaymentState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.journal import Entry
 from earmark.domain.webhook import GRACE_SECONDS, WEBHOOKS_MAX
 from earmark.domain.webhook_messages import FACTS_BYTES_MAX, TYPES, body_of

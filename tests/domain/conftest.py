@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
-from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, SeatId
+from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import ENDED, State
 

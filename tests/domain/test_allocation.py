@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from earmark.domain.allocation import Wish, allocate
-from earmark.domain.ids import EventId, SeatId
+from earmark.domain.id_types import EventId, SeatId
 from earmark.domain.seat import Seat
 
 if TYPE_CHECKING:

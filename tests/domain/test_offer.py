@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earmark.domain.event import Event, check_on_sale
-from earmark.domain.ids import BookingId, EventId, PoolId, SeatId, SeatRef
+from earmark.domain.id_types import BookingId, EventId, PoolId, SeatId, SeatRef
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import EXPONENTS, Money, is_currency
 from earmark.domain.pool import Pool, PoolDelta

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earmark.domain import payment as law
-from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
+from earmark.domain.id_types import BookingId, EventId, PaymentId, RefundId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import (
     EDGES,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from earmark.domain import refund_rules as law
 from earmark.domain.event import Event
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import AMOUNT_MAX
 from earmark.domain.refund_rules import Reason, Ruling

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from earmark.domain.ids import EntryId
+from earmark.domain.id_types import EntryId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Command, Decided, Row
 from earmark.engine.group_commit import BatchQueue

@@ -9,7 +9,7 @@ import pytest
 
 from earmark.domain.allocation import Wish
 from earmark.domain.event import Event
-from earmark.domain.ids import Buyer, EventId, SeatId
+from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import Seat
 from earmark.engine.best_available import ROUNDS_MAX, BestSeats

@@ -10,7 +10,7 @@ import pytest
 
 from earmark.domain.allocation import Wish, allocate
 from earmark.domain.event import Event
-from earmark.domain.ids import Buyer, EventId, SeatId
+from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import Seat
 from earmark.engine import best_available as best_module

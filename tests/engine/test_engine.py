@@ -10,7 +10,7 @@ from tests.engine.conftest import NOW
 
 from earmark.clock import MovableClock
 from earmark.domain.event import Event
-from earmark.domain.ids import Buyer, EventId, PoolId, PoolRef, SeatId
+from earmark.domain.id_types import Buyer, EventId, PoolId, PoolRef, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
@@ -24,7 +24,7 @@ from earmark.uuids import Uuid7Ids
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from earmark.domain.ids import EntryId
+    from earmark.domain.id_types import EntryId
     from earmark.engine.ports.store import Transaction
 
 SHOP = Actor(name="shop", mode=Mode.LIVE)

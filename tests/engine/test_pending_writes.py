@@ -11,7 +11,7 @@ from tests.engine.conftest import NOW
 from earmark.domain import booking as law
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.event import Event
-from earmark.domain.ids import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
+from earmark.domain.id_types import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import PoolDelta

@@ -12,7 +12,7 @@ from tests.races.commands import EVENT, IDS, SHOP, a_hold, a_play
 from tests.races.optimistic_writes import idempotency
 
 from earmark.clock import MovableClock
-from earmark.domain.ids import SeatId
+from earmark.domain.id_types import SeatId
 from earmark.domain.policy import Policy
 from earmark.engine.commands import ChangeEvent, Decided, Hold, Replayed, SeatPatch
 from earmark.engine.engine import Engine

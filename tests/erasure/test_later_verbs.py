@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from tests.payments.gateways.balance.account_shop import CODES, PRICE, Shop
 
-from earmark.domain.ids import BookingId
+from earmark.domain.id_types import BookingId
 from earmark.domain.payment import ALL_BY_HAND, payment_id_of
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.store import sql_files

@@ -16,7 +16,7 @@ from tests import forked_programs
 from tests.docs.pages import ROOT, Block, blocks, codes, prose, read
 from tests.docs.run_page import BIN, Failed, compare, environment, run_commands
 
-from earmark.domain.ids import EntryId, EventId
+from earmark.domain.id_types import EntryId, EventId
 from earmark.domain.journal import Entry
 from earmark.schemas.requests import EventIdText
 

@@ -9,7 +9,7 @@ import pytest
 from tests.mutation import mutated
 
 from earmark.locks import Locks
-from earmark.locks import acquire_steps as noting
+from earmark.locks import acquire_checks_and_stats as noting
 from earmark.locks import locks as for_tasks
 from earmark.locks import sync as for_threads
 from earmark.locks.ports import Grant

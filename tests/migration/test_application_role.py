@@ -16,7 +16,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.library import Earmark
 from earmark.store import sql_files
-from earmark.store.migrations import migrations
+from earmark.store.pending_migrations import migrations
 from earmark.wiring import databases
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ async def test_every_table_that_rows_are_deleted_from_is_granted(owner: Any, pos
         "webhooks.sql",
         "outbox.sql",
         "api_keys.sql",
-        "accounts.sql",
+        "prepaid_accounts.sql",
         "followed_events.sql",
         "payments.sql",
     )

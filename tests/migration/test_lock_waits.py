@@ -12,8 +12,8 @@ import pytest
 
 from earmark.errors import SetupError, StoreUnavailable
 from earmark.library import Earmark
-from earmark.store import migrations
-from earmark.store.migrations import LockPatience, Migration
+from earmark.store import pending_migrations
+from earmark.store.pending_migrations import LockPatience, Migration
 from earmark.store.postgres.migrate import LOCK
 from earmark.wiring import databases
 
@@ -26,7 +26,7 @@ BRIEF = LockPatience(lock_seconds=0.1, seconds_max=600)
 GIVES_UP = LockPatience(lock_seconds=0.1, seconds_max=0)
 WITHOUT_LIMIT = LockPatience(lock_seconds=600, seconds_max=600)
 ADDS_A_COLUMN = "-- expand\nALTER TABLE bookings ADD COLUMN note text;\n"
-KNOWN = {dialect: migrations.migrations(dialect) for dialect in ("postgres", "sqlite")}
+KNOWN = {dialect: pending_migrations.migrations(dialect) for dialect in ("postgres", "sqlite")}
 NUMBER = len(KNOWN["postgres"]) + 1
 TOMORROW = f"{NUMBER:04}_tomorrow"
 
@@ -36,8 +36,8 @@ def tomorrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Migration]:
     """Gives this program one more migration, of the given text."""
 
     def have(text: str) -> Migration:
-        step = migrations.parse(NUMBER, "tomorrow", text)
-        monkeypatch.setattr(migrations, "migrations", lambda dialect: (*KNOWN[dialect], step))
+        step = pending_migrations.parse(NUMBER, "tomorrow", text)
+        monkeypatch.setattr(pending_migrations, "migrations", lambda dialect: (*KNOWN[dialect], step))
         return step
 
     return have
@@ -176,7 +176,7 @@ async def test_servers_stay_ready_while_a_step_takes_its_time(
                 step = tomorrow(ADDS_A_COLUMN)
                 migrating = group.create_task(databases.migrate(unguarded_postgres_url, patience=WITHOUT_LIMIT))
                 await blocked_by(looking, pid)
-                only_there.setattr(migrations, "migrations", lambda dialect: KNOWN[dialect])
+                only_there.setattr(pending_migrations, "migrations", lambda dialect: KNOWN[dialect])
                 await asyncio.wait_for(shop.engine.store.check(), FACT_SECONDS_MAX)
                 assert not migrating.done()
         assert await migrating == [step]

@@ -6,8 +6,8 @@ import pytest
 
 from earmark.config import Settings
 from earmark.errors import SetupError
-from earmark.store import migrations
-from earmark.store.migrations import Applied, Migration, check_current, pending
+from earmark.store import pending_migrations
+from earmark.store.pending_migrations import Applied, Migration, check_current, pending
 from earmark.wiring import databases, runtime
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIALECTS = ["postgres", "sqlite"]
-STEPS = [str(step) for step in migrations.migrations("postgres")]
+STEPS = [str(step) for step in pending_migrations.migrations("postgres")]
 
 
 @pytest.fixture(params=DIALECTS)
@@ -70,9 +70,9 @@ def test_an_applied_file_may_never_change(dialect: str) -> None:
 
 def test_a_schema_that_lacks_a_step_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tomorrow's step is missing from today's database."""
-    known = migrations.migrations("postgres")
+    known = pending_migrations.migrations("postgres")
     tomorrow = Migration(number=9999, name="tomorrow", sql="", checksum="x", oldest_code=1)
-    monkeypatch.setattr(migrations, "migrations", lambda _: (*known, tomorrow))
+    monkeypatch.setattr(pending_migrations, "migrations", lambda _: (*known, tomorrow))
     with pytest.raises(SetupError, match="9999_tomorrow"):
         check_current("postgres", as_applied(known))
 
@@ -81,8 +81,8 @@ def test_a_schema_that_lacks_a_step_is_old(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_database_has_all_guards_or_none(dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The guards of an older release would refuse what the rules of this one allow."""
     newest = Migration(number=9999, name="newer_guards", sql="", checksum="x", oldest_code=1)
-    steps = (*migrations.migrations(dialect), newest)
-    monkeypatch.setattr(migrations, "migrations", lambda _: steps)
+    steps = (*pending_migrations.migrations(dialect), newest)
+    monkeypatch.setattr(pending_migrations, "migrations", lambda _: steps)
     with pytest.raises(SetupError, match=str(newest)):
         check_current(dialect, as_applied(step for step in steps if step is not newest))
     check_current(dialect, as_applied(step for step in steps if not step.name.endswith("guards")))
@@ -91,9 +91,9 @@ def test_a_database_has_all_guards_or_none(dialect: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_migrations_count_without_a_gap(dialect: str) -> None:
     """0001, 0002, …: each number once, the same names in both dialects."""
-    known = migrations.migrations(dialect)
+    known = pending_migrations.migrations(dialect)
     assert [step.number for step in known] == list(range(1, len(known) + 1))
-    assert [step.name for step in known] == [step.name for step in migrations.migrations("postgres")]
+    assert [step.name for step in known] == [step.name for step in pending_migrations.migrations("postgres")]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from earmark.cli.commands import doctor
 from earmark.cli.doctor import database as checkup
 from earmark.errors import SetupError
 from earmark.library import Earmark
-from earmark.store.migrations import migrations
+from earmark.store.pending_migrations import migrations
 from earmark.wiring import databases, runtime
 
 if TYPE_CHECKING:

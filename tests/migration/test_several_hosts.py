@@ -10,7 +10,7 @@ from tests.ha.standby import address, start_standby
 from tests.races.postgres_proxy import a_frozen_host
 
 from earmark.errors import NotWritable, StoreUnavailable
-from earmark.store import migrations
+from earmark.store import pending_migrations
 from earmark.testservers import ServerUnavailable, start_postgres
 from earmark.wiring import databases
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from earmark.testservers import Postgres
 
-STEPS = [str(step) for step in migrations.migrations("postgres")]
+STEPS = [str(step) for step in pending_migrations.migrations("postgres")]
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from earmark import config
 from earmark.cli.commands import doctor
 from earmark.config import Settings
 from earmark.errors import SetupError
-from earmark.store import migrations
-from earmark.store.migrations import UNRELEASED, WAY_OUT
+from earmark.store import pending_migrations
+from earmark.store.pending_migrations import UNRELEASED, WAY_OUT
 from earmark.wiring import databases, runtime
 
 from .test_newer_schema import execute
@@ -84,7 +84,7 @@ async def test_the_doctor_names_the_way_out_once(empty_url: str) -> None:
 async def test_without_the_rule_the_advice_would_be_wrong(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the file differs indeed, but there is none to restore."""
     await make_unreleased(empty_url, oldest_code=True)
-    monkeypatch.setattr(migrations, "UNRELEASED", dict.fromkeys(UNRELEASED, ""))
+    monkeypatch.setattr(pending_migrations, "UNRELEASED", dict.fromkeys(UNRELEASED, ""))
     with pytest.raises(SetupError, match="0001_tables differs from the one that was applied: restore the file"):
         await databases.migrate(empty_url)
 

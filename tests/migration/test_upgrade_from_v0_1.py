@@ -17,7 +17,7 @@ import pytest
 
 from earmark.domain.live_or_test_mode import Mode
 from earmark.library import Earmark
-from earmark.store import migrations
+from earmark.store import pending_migrations
 from earmark.wiring import databases
 
 from . import catalog
@@ -26,13 +26,13 @@ from .test_newer_schema import execute
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.store.migrations import Migration
+    from earmark.store.pending_migrations import Migration
     from earmark.testservers import Postgres
 
 HERE = Path(__file__).parent
 RELEASE = HERE / "v0_1"
 DIALECTS = ("postgres", "sqlite")
-TODAY = {dialect: migrations.migrations(dialect) for dialect in DIALECTS}
+TODAY = {dialect: pending_migrations.migrations(dialect) for dialect in DIALECTS}
 SELL_SECONDS_MAX = 120
 
 
@@ -70,7 +70,7 @@ def fresh_url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> I
 def released(dialect: str) -> tuple[Migration, ...]:
     """The migrations of the release, from its copy."""
     files = sorted((RELEASE / dialect).glob("*.sql"))
-    return tuple(migrations.parse(int(file.name[:4]), file.stem[5:], file.read_text("utf-8")) for file in files)
+    return tuple(pending_migrations.parse(int(file.name[:4]), file.stem[5:], file.read_text("utf-8")) for file in files)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ async def test_a_database_of_the_release_becomes_the_current_one(
 ) -> None:
     """Every later migration is applied, and then no object differs from those of a new database."""
     with monkeypatch.context() as release:
-        release.setattr(migrations, "migrations", released)
+        release.setattr(pending_migrations, "migrations", released)
         await databases.migrate(empty_url)
     assert list(await databases.migrate(empty_url)) == list(TODAY[dialect][len(released(dialect)) :])
     assert catalog.differences(await read_catalog(empty_url), await read_catalog(fresh_url)) == []

@@ -9,7 +9,7 @@ import pytest
 from tests.journal_completeness import JournalComparison
 from tests.money.scripted_gateway import ScriptedGateway
 
-from earmark.domain.ids import BookingId, EventId, SeatId
+from earmark.domain.id_types import BookingId, EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Cancel, ChangeEvent, Decided, Pay, RefundPayment, SeatPatch
 from earmark.engine.engine import Engine

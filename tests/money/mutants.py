@@ -8,7 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from earmark.domain import payment as law
-from earmark.domain.ids import RefundId
+from earmark.domain.id_types import RefundId
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import GatewaySilent, RefundOrder, RefundReport, Report
 from earmark.engine.verbs import cancel

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tests.money import balance_check
 
-from earmark.domain.ids import BookingId, EventId, PoolId, SeatId
+from earmark.domain.id_types import BookingId, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Cancel, Decided, Pay, RefundPayment
 from earmark.engine.engine import Engine

@@ -11,7 +11,7 @@ from tests.money.shop_and_bank import CARD, PRICE, World
 
 from earmark.cli.commands import compare_payments as walk
 from earmark.cli.commands.compare_payments import compare
-from earmark.domain.ids import BookingId, EventId, PaymentId
+from earmark.domain.id_types import BookingId, EventId, PaymentId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, PaymentState, Standing
 from earmark.engine.ports.gateway import GatewaySilent, Record, Report

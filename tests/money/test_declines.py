@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 
-from earmark.domain.ids import BookingId
+from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.policy import Policy
 from earmark.domain.state_machine import State

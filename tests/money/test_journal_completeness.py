@@ -20,7 +20,7 @@ from tests.money.test_needs_attention import settle
 from earmark.domain import journal_changes
 from earmark.domain.booking import Booking
 from earmark.domain.event import Event, OnDecline
-from earmark.domain.ids import EventId, PoolId, SeatId
+from earmark.domain.id_types import EventId, PoolId, SeatId
 from earmark.domain.payment import Payment, Refund, SettledAs, Standing
 from earmark.domain.state_machine import State
 from earmark.domain.webhook_messages import BY_MOVE, NOTE, type_of

@@ -30,7 +30,7 @@ from earmark.engine.ports.gateway import GatewayDenied
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.locks import LockBusy, Locks
 from earmark.locks.prometheus import register
-from earmark.observability.metrics.metrics import Metrics
+from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from earmark.errors import StoreUnavailable
-from earmark.observability.metrics.metrics import WATCH_SECONDS
+from earmark.observability.metrics.metrics_page import WATCH_SECONDS
 
 if TYPE_CHECKING:
     import httpx2

@@ -10,10 +10,10 @@ from prometheus_client import generate_latest
 from tests.api.pages import families, value, whole_page
 from tests.docs.pages import codes, read, table
 
-from earmark.domain.ids import Buyer
+from earmark.domain.id_types import Buyer
 from earmark.errors import StoreUnavailable
-from earmark.observability.metrics import database_gauges, metrics
-from earmark.observability.metrics.metrics import WATCH_SECONDS
+from earmark.observability.metrics import database_gauges, metrics_page
+from earmark.observability.metrics.metrics_page import WATCH_SECONDS
 
 if TYPE_CHECKING:
     import httpx2
@@ -231,9 +231,9 @@ async def test_pages_of_one_second_are_one(
         pages.append(generate_latest(registry))
         return pages[-1]
 
-    monkeypatch.setattr(metrics, "generate_latest", generate)
+    monkeypatch.setattr(metrics_page, "generate_latest", generate)
     now = 100.0
-    shared = metrics.Metrics(version="test", page_seconds=seconds, timer=lambda: now)
+    shared = metrics_page.Metrics(version="test", page_seconds=seconds, timer=lambda: now)
     gone = asyncio.create_task(shared.page(now=clock.now()))
     await asyncio.sleep(0)
     gone.cancel()

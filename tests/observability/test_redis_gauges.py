@@ -15,7 +15,7 @@ from earmark.admission import open_admission
 from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
 from earmark.locks import Locks
-from earmark.observability.metrics.metrics import Metrics
+from earmark.observability.metrics.metrics_page import Metrics
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.uuids import Uuid7Ids

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.domain.ids import PaymentId
+from earmark.domain.id_types import PaymentId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, PaymentState, Refund, Standing
 from earmark.domain.state_machine import State

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.ids import OutsidePaymentRef, PoolRef, SeatRef, TotalRef
+from earmark.domain.id_types import OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.domain.journal import Entry, IdempotencyKey
 from earmark.domain.payment import PaymentState
 from earmark.domain.pool import PoolDelta
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.booking import Booking
-    from earmark.domain.ids import BookingId, PaymentId
+    from earmark.domain.id_types import BookingId, PaymentId
     from earmark.domain.payment import Payment
     from earmark.domain.seat import SeatSeen
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.domain.ids import BookingId
+    from earmark.domain.id_types import BookingId
     from earmark.engine.ports.store import Transaction
 
 T = TypeVar("T")

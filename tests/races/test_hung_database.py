@@ -17,7 +17,7 @@ from earmark.api.services import Services
 from earmark.clock import SystemClock
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
-from earmark.observability.metrics.metrics import Metrics
+from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache

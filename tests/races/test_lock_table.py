@@ -11,7 +11,7 @@ from tests.conftest import unavailable
 
 from earmark.clock import MovableClock
 from earmark.domain.event import Event
-from earmark.domain.ids import PoolId
+from earmark.domain.id_types import PoolId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.engine.commands import CreateEvent, Decided

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.booking import Booking
-    from earmark.domain.ids import BookingId
+    from earmark.domain.id_types import BookingId
 
     from .support import RaceDatabase
 

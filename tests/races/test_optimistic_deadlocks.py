@@ -26,7 +26,7 @@ from .support import AS_BUILT, CONTEXT, VERBS, ForwardingTransaction, Shortcut, 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from earmark.domain.ids import TotalRef
+    from earmark.domain.id_types import TotalRef
     from earmark.engine.commands import Command
 
     from .support import RaceDatabase

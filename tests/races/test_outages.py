@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from earmark.clock import MovableClock
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.engine.engine import Engine
 from earmark.errors import OutcomeUnknown, StoreUnavailable
 from earmark.library import Earmark

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.domain.ids import PaymentId
+    from earmark.domain.id_types import PaymentId
     from earmark.domain.payment import Payment
     from earmark.engine.commands import Pay
     from earmark.engine.ports.store import Store

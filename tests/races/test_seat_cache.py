@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.event import Event
-from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
+from earmark.domain.id_types import EventId, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import ChangeEvent, Decided, KeyedRequest, Replayed

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import unavailable
 
 from earmark.clock import MovableClock
-from earmark.domain.ids import SeatId, SeatRef
+from earmark.domain.id_types import SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Hold, Replayed
 from earmark.engine.engine import Engine

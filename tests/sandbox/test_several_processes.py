@@ -10,7 +10,7 @@ from tests.sandbox.support import PRICE
 
 from earmark import config
 from earmark.domain import payment as law
-from earmark.domain.ids import BookingId
+from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import (
     PAYING_SECONDS,

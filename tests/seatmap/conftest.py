@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.domain.ids import BookingId, EventId
+from earmark.domain.id_types import BookingId, EventId
 from earmark.domain.journal import Entry
 from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START

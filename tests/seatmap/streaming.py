@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from earmark.domain.ids import Buyer, EventId
+from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.schemas.seat_map import SeatMapRenderer
 from earmark.seatmap.stream_hub import StreamHub

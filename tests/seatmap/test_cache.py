@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.seatmap.conftest import drain, open_play
 
-from earmark.domain.ids import EventId, SeatId
+from earmark.domain.id_types import EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import shown_state
 from earmark.engine.commands import Actor, ChangeEvent, SeatPatch

@@ -12,11 +12,11 @@ from earmark import NewSeat
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator
 from earmark.api.services import Services
-from earmark.domain.ids import Buyer, EventId
+from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
-from earmark.observability.metrics.metrics import Metrics
+from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
 from earmark.schemas import responses, to_response
 from earmark.schemas.seat_map import render_map

@@ -13,7 +13,7 @@ import pytest
 from tests.seatmap.conftest import assert_published_in_order, drain, entry, numbered_entries, open_play, write
 from tests.sqlite_files import make_migrated
 
-from earmark.domain.ids import BookingId, EventId
+from earmark.domain.id_types import BookingId, EventId
 from earmark.engine.ports.outbox import START, UNSENT_COUNTED_MAX, Lag
 from earmark.store import sql_files
 from earmark.store.postgres import PostgresStore

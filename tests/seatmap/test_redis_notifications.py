@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from earmark.clock import MovableClock
-    from earmark.domain.ids import EventId
+    from earmark.domain.id_types import EventId
     from earmark.engine.ports.store import Store
     from earmark.library import Earmark
     from earmark.testservers import Valkey

@@ -11,7 +11,7 @@ import pytest
 from tests.seatmap.conftest import drain
 from tests.seatmap.streaming import FACT_SECONDS_MAX, Page, hub_over, open_page, shut
 
-from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, ChangeEvent, PoolPatch, SeatPatch
 from earmark.errors import EarmarkError, EventUnknown, Overloaded, StoreUnavailable

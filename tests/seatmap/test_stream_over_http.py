@@ -15,13 +15,13 @@ from earmark.api.auth.guest_cookie import COOKIE
 from earmark.api.auth.keys_and_tokens import Authenticator, Scope, UnverifiedCredential, hash_of, new_key, new_key_id
 from earmark.api.middleware.rate_limits import RateLimits
 from earmark.api.services import Services
-from earmark.domain.ids import Buyer
+from earmark.domain.id_types import Buyer
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.engine.ports.outbox import START
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
-from earmark.observability.metrics.metrics import Metrics
+from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from earmark.clock import MovableClock
-    from earmark.domain.ids import KeyId
+    from earmark.domain.id_types import KeyId
     from earmark.uuids import Uuid7Ids
 
 KEY = "ek_test_0123456789abcdef"

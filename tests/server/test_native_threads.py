@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.server import native_threads
+from earmark.server import wait_for_native_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def _no_collector() -> Iterator[None]:
 
 async def test_a_thread_that_began_inside_is_waited_for() -> None:
     """A program that ended before it would be aborted."""
-    async with native_threads.threads_ended():
+    async with wait_for_native_threads.threads_ended():
         thread = Foreign()
         asyncio.get_running_loop().call_later(0.05, thread.end)
     assert not thread.runs
@@ -64,7 +64,7 @@ async def test_a_thread_that_began_inside_is_waited_for() -> None:
 @pytest.mark.usefixtures("_no_collector")
 async def test_a_thread_that_garbage_refers_to_ends_too() -> None:
     """A refused request may still be in memory, and no collection is due when a server stops."""
-    async with native_threads.threads_ended():
+    async with wait_for_native_threads.threads_ended():
         thread = Foreign()
         Request(thread)
     assert not thread.runs
@@ -76,9 +76,9 @@ async def test_control_without_a_collection_the_process_ends_while_the_thread_ru
 ) -> None:
     """Though it waits as long as it may."""
     with monkeypatch.context() as without:
-        without.setattr(native_threads, "SECONDS_MAX", 0.1)
-        without.setattr("earmark.server.native_threads.gc.collect", lambda: 0)
-        async with native_threads.threads_ended():
+        without.setattr(wait_for_native_threads, "SECONDS_MAX", 0.1)
+        without.setattr("earmark.server.wait_for_native_threads.gc.collect", lambda: 0)
+        async with wait_for_native_threads.threads_ended():
             thread = Foreign()
             Request(thread)
     assert thread.runs

@@ -11,7 +11,7 @@ import pytest
 from standardwebhooks import Webhook as Verifier
 from tests.socket_server import listening
 
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import WEBHOOKS_MAX, DeliveryState, Webhook
 from earmark.engine.engine import Engine

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import earmark.engine
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.journal import Entry
 from earmark.domain.journal_changes import BOOKING_FIELDS
 from earmark.domain.payment import PaymentState

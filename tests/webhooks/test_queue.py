@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from tests.webhooks.conftest import PLAY, again, hold, log, now_of, relay, subscribe
 
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import DeliveryState
 from earmark.engine.engine import Engine

@@ -10,7 +10,7 @@ import pytest
 
 from earmark import Earmark, config
 from earmark.cli import main
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import DeliveryState, Webhook

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.engine.ports.outbox import START, Numbering
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from tests.money.scripted_gateway import CAPTURED, ScriptedGateway
 
-from earmark.domain.ids import BookingId
+from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.engine.commands import Actor, Pay
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from earmark.clock import MovableClock
-    from earmark.domain.ids import PaymentId
+    from earmark.domain.id_types import PaymentId
     from earmark.engine.ports.gateway import Order, Report
     from earmark.uuids import Uuid7Ids
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from tests.workers.undo import undone_on_error
 
-from earmark.domain.ids import BookingId
+from earmark.domain.id_types import BookingId
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
 from earmark.testing import open_in_memory

@@ -16,7 +16,7 @@ from earmark.admission.lua_calls import request_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from earmark.domain.ids import Buyer, EventId, SeatId
+    from earmark.domain.id_types import Buyer, EventId, SeatId
 
 
 class LocalHints:

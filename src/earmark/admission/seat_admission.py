@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
     from earmark.admission.redis_servers import AdmissionServer
-    from earmark.domain.ids import Buyer, EventId, SeatId, SeatRef
+    from earmark.domain.id_types import Buyer, EventId, SeatId, SeatRef
     from earmark.domain.journal import IdempotencyKey
 
 TTL_SECONDS: Final = 5.0

@@ -20,7 +20,18 @@ from earmark.api.middleware.request_log import RequestLog
 from earmark.api.openapi import document
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.router import Router
-from earmark.api.routes import bookings, events, guests, idempotency, locks, ops, payments, stream, tokens, webhooks
+from earmark.api.routes import (
+    bookings,
+    events,
+    guests,
+    issue_buyer_token,
+    list_and_break_locks,
+    ops,
+    payments,
+    result_by_idempotency_key,
+    stream,
+    webhook_subscriptions,
+)
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.domain.payment_method import SANDBOX
 from earmark.errors import EarmarkError
@@ -98,13 +109,13 @@ ENDPOINTS = (
     *events.ENDPOINTS,
     *stream.ENDPOINTS,
     *bookings.ENDPOINTS,
-    *idempotency.ENDPOINTS,
+    *result_by_idempotency_key.ENDPOINTS,
     *payments.ENDPOINTS,
-    *webhooks.ENDPOINTS,
+    *webhook_subscriptions.ENDPOINTS,
     *guests.ENDPOINTS,
-    *tokens.ENDPOINTS,
+    *issue_buyer_token.ENDPOINTS,
     *ops.ENDPOINTS,
-    *locks.ENDPOINTS,
+    *list_and_break_locks.ENDPOINTS,
     *HEALTH,
 )
 METRICS = Endpoint(

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.requests import Request
 
-from earmark.api import query_parameters
+from earmark.api import refuse_unknown_parameters
 from earmark.api.auth.authenticate import authenticate
 from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.context import RequestContext
-from earmark.api.middleware.overload_rejections import RejectionThrottle
 from earmark.api.middleware.read_and_decode_body import BodyDecoder, read_body
 from earmark.api.middleware.request_log import note
 from earmark.api.problem_response import OurFault
+from earmark.api.rejection_pace import RejectionThrottle
 from earmark.api.response import JSON, ApiResponse, problem
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, Overloaded, StoreUnavailable
 from earmark.observability import logs
@@ -106,7 +106,7 @@ class EndpointApp:
             principal = await authenticate(scope, headers, endpoint=endpoint, services=services)
             if scope["query_string"] and not endpoint.raw:
                 given = Request(scope).query_params.multi_items()
-                query_parameters.check(given, known={name for name, _ in endpoint.query})
+                refuse_unknown_parameters.check(given, known={name for name, _ in endpoint.query})
             raw = b""
             if endpoint.body or endpoint.raw:
                 raw = await read_body(

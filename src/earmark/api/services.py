@@ -13,13 +13,13 @@ from earmark.api.middleware.deadlines import Deadline
 from earmark.api.middleware.in_flight import RequestsInFlight
 from earmark.api.middleware.rate_limits import RateLimits
 from earmark.api.middleware.read_and_decode_body import BodyTimeout
-from earmark.api.readiness import Readiness
+from earmark.api.shared_readiness_check import Readiness
 from earmark.clock import SystemClock
 from earmark.engine.engine import Engine
 from earmark.engine.ports.heartbeats import ALIVE_SECONDS, alive_seconds
 from earmark.engine.ports.store import Clock
 from earmark.locks import Locks
-from earmark.observability.metrics.metrics import PAGE_SECONDS, Metrics
+from earmark.observability.metrics.metrics_page import PAGE_SECONDS, Metrics
 from earmark.observability.tracing import Tracing, open_tracing
 from earmark.payments.service import PaymentService
 from earmark.schemas.seat_map import SeatMapRenderer, render_map

@@ -9,7 +9,7 @@ import msgspec
 
 from earmark.api.auth.keys_and_tokens import TEST_PREFIX
 from earmark.domain.event import Event
-from earmark.domain.ids import Buyer, EventId, PoolId, SeatId
+from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError, CycloptsPanel
 from rich.console import Console
 
-from earmark.cli.known_secrets import register_secrets
+from earmark.cli.redact_own_secrets import register_secrets
 from earmark.errors import EarmarkError, SetupError
 from earmark.observability.logs import configure, crash
 from earmark.observability.redaction import redact, redact_setup
@@ -41,7 +41,7 @@ COMMANDS = {
     "settings:config": "Show every setting, and where it came from.",
     "explain:explain": "Explain a booking from its journal, or who has a seat and why.",
     "payments:payments": "List payments that need review, and settle one by hand.",
-    "accounts:accounts": "Manage accounts that buyers pay from: credit and gift cards.",
+    "prepaid_accounts:accounts": "Manage accounts that buyers pay from: credit and gift cards.",
     "api_keys:keys": "Manage the shop's API keys and their scopes.",
     "webhooks:webhooks": "Show the state of webhooks, and send failed deliveries again.",
     "sandbox:sandbox": "Run a payment gateway that moves no money.",

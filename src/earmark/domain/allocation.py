@@ -20,7 +20,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from earmark.domain.ids import SeatId
+    from earmark.domain.id_types import SeatId
     from earmark.domain.seat import Seat
 
 AISLE = 1.5

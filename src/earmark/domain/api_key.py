@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from earmark.domain.ids import KeyId
+from earmark.domain.id_types import KeyId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import InvalidRequest
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain import state_machine
-from earmark.domain.ids import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
+from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.policy import Policy, extended_until
 from earmark.domain.pool import PoolDelta

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from earmark.domain.ids import Buyer, PaymentId
+from earmark.domain.id_types import Buyer, PaymentId
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, is_undecided_by_bank
 from earmark.errors import TooManyDeclines
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from earmark.domain.ids import BookingId, EntryId, EventId
+from earmark.domain.id_types import BookingId, EntryId, EventId
 
 
 class IdempotencyKey(NamedTuple):

@@ -22,7 +22,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from earmark.domain.ids import BookingId, EventId, PaymentId, RefundId
+from earmark.domain.id_types import BookingId, EventId, PaymentId, RefundId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment_method import show

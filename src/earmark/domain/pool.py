@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from earmark.domain.ids import EventId, PoolId, PoolRef
+from earmark.domain.id_types import EventId, PoolId, PoolRef
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from earmark.domain.ids import BookingId, Buyer, EventId, SeatId, SeatRef
+from earmark.domain.id_types import BookingId, Buyer, EventId, SeatId, SeatRef
 from earmark.domain.state_machine import ACTIVE_STATES, State
 
 

@@ -16,7 +16,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from earmark.domain.ids import DeliveryId, EntryId, EventId, WebhookId
+from earmark.domain.id_types import DeliveryId, EntryId, EventId, WebhookId
 from earmark.domain.live_or_test_mode import Mode
 
 WEBHOOKS_MAX = 100

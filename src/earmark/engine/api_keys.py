@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.api_key import ApiKey, Scope
-    from earmark.domain.ids import KeyId
+    from earmark.domain.id_types import KeyId
     from earmark.domain.live_or_test_mode import Mode
 
 T = TypeVar("T")

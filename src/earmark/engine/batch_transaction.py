@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId
+    from earmark.domain.id_types import BookingId
     from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
     from earmark.domain.state_machine import Verb
     from earmark.engine.ports.store import Ids, Transaction, TransactionStart

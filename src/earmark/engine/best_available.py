@@ -17,7 +17,7 @@ import msgspec
 
 from earmark.domain.allocation import Offer, Wish, allocate
 from earmark.domain.event import check_on_sale
-from earmark.domain.ids import SeatId
+from earmark.domain.id_types import SeatId
 from earmark.domain.seat import SeatState, shown_state
 from earmark.engine.idempotency import KnownKeys
 from earmark.errors import EventUnknown, NoneAvailable, Overloaded, SeatsTaken
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Iterable, Sequence
     from typing import Protocol
 
-    from earmark.domain.ids import EventId
+    from earmark.domain.id_types import EventId
     from earmark.domain.seat import Seat
     from earmark.engine.commands import Hold, Result
     from earmark.engine.ports.store import SeatMap, SeatOnMap, Store

@@ -15,7 +15,7 @@ import msgspec
 
 from earmark.domain.booking import Booking
 from earmark.domain.event import Event
-from earmark.domain.ids import (
+from earmark.domain.id_types import (
     BookingId,
     Buyer,
     EntryId,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from earmark.domain.ids import PoolRef, TotalRef
+from earmark.domain.id_types import PoolRef, TotalRef
 from earmark.domain.policy import Policy
 from earmark.domain.state_machine import Verb
 from earmark.engine.best_available import BestSeats

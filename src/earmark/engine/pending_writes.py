@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.decline_limits import Payer
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EntryId, PaymentId, PoolRef, RefundId, SeatRef, TotalRef
+    from earmark.domain.id_types import BookingId, EntryId, PaymentId, PoolRef, RefundId, SeatRef, TotalRef
     from earmark.domain.journal import IdempotencyRecord
     from earmark.domain.payment import Payment, Refund
     from earmark.engine.commands import Command, KeyedRequest

@@ -8,10 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from earmark.locks.block_entries import BlockEntries
 from earmark.locks.duration_limits import ttl_seconds
 from earmark.locks.errors import LocksUnavailable
 from earmark.locks.held_lock import HeldLock
+from earmark.locks.open_blocks_by_caller import BlockEntries
 from earmark.locks.watchdog import TaskWatchdog
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from earmark.locks import keys as names
 from earmark.locks import run_under_lock
-from earmark.locks.acquire_steps import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.acquire_checks_and_stats import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
 from earmark.locks.duration_limits import ttl_seconds, wait_seconds
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull, TimeRefused
 from earmark.locks.fork_hooks import call_in_child

@@ -11,8 +11,8 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Self
 
-from earmark.locks.block_entries import BlockEntries
 from earmark.locks.errors import AlreadyMarked, LockBusy, LocksUnavailable
+from earmark.locks.open_blocks_by_caller import BlockEntries
 from earmark.locks.ports import Claim
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from earmark.locks import keys as names
 from earmark.locks import run_under_lock
-from earmark.locks.acquire_steps import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
-from earmark.locks.block_entries import BlockEntries
+from earmark.locks.acquire_checks_and_stats import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
 from earmark.locks.duration_limits import ttl_seconds, wait_seconds
 from earmark.locks.errors import AlreadyMarked, LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.fork_hooks import call_in_child
 from earmark.locks.held_lock import HeldLock
 from earmark.locks.markers import Marker
+from earmark.locks.open_blocks_by_caller import BlockEntries
 from earmark.locks.ports import Claim
 from earmark.locks.watchdog import ThreadWatchdog
 

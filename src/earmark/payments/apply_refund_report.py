@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from earmark.domain.booking import Booking
-    from earmark.domain.ids import RefundId
+    from earmark.domain.id_types import RefundId
     from earmark.domain.payment import Payment, Refund
     from earmark.engine.ports.gateway import RefundRecord
     from earmark.engine.ports.store import Dossier, Ids, Transaction

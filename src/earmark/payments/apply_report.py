@@ -17,7 +17,7 @@ from earmark.domain import booking as booking_law
 from earmark.domain import journal_changes
 from earmark.domain import payment as law
 from earmark.domain.event import OnDecline, per_buyer_max
-from earmark.domain.ids import PoolRef, TotalRef
+from earmark.domain.id_types import PoolRef, TotalRef
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
 from earmark.domain.seat import SeatAvailability, availability
 from earmark.domain.state_machine import State, Verb
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, SeatRef
+    from earmark.domain.id_types import BookingId, SeatRef
     from earmark.domain.policy import Policy
     from earmark.domain.seat import SeatSeen
     from earmark.engine.ports.gateway import Callback, Report

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from earmark.domain import payment as law
-from earmark.domain.ids import PaymentId, PoolRef, RefundId, TotalRef
+from earmark.domain.id_types import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
 from earmark.engine.commands import Decided, PayResult, Replayed
 from earmark.engine.ports.gateway import (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from earmark.domain.ids import PaymentId
+    from earmark.domain.id_types import PaymentId
 
     Drive = Callable[[PaymentId], Awaitable[object]]
     DriveFor = Callable[[str, PaymentId], Awaitable[object]]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.decline_limits import Payer
-    from earmark.domain.ids import PaymentId
+    from earmark.domain.id_types import PaymentId
     from earmark.domain.payment import PaymentKey
     from earmark.domain.policy import Policy
     from earmark.engine.batch_transaction import BatchDecisions

@@ -11,7 +11,7 @@ from earmark.domain import booking as booking_law
 from earmark.domain.state_machine import Verb, may, refusal
 from earmark.engine.batch_transaction import find, lock, open_on_bookings
 from earmark.engine.commands import PayResult
-from earmark.engine.owed_refunds import owe, owed_facts, payment_of
+from earmark.engine.record_owed_refund import owe, owed_facts, payment_of
 from earmark.errors import RefundRefused, Refusal
 
 if TYPE_CHECKING:

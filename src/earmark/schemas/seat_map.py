@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.event import Event
-    from earmark.domain.ids import Buyer
+    from earmark.domain.id_types import Buyer
     from earmark.domain.pool import Pool
     from earmark.engine.ports.store import SeatMap, SeatOnMap
 

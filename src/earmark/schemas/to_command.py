@@ -12,7 +12,7 @@ import msgspec
 from earmark.domain.allocation import Wish
 from earmark.domain.card_numbers import check_payment_method
 from earmark.domain.event import Event
-from earmark.domain.ids import BookingId, EventId, PoolId, SeatId
+from earmark.domain.id_types import BookingId, EventId, PoolId, SeatId
 from earmark.domain.money import AMOUNT_MAX, is_currency
 from earmark.domain.payment import payment_id_for
 from earmark.domain.pool import Pool
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Unpack
 
-    from earmark.domain.ids import Buyer, EntryId
+    from earmark.domain.id_types import Buyer, EntryId
     from earmark.engine.commands import Actor, KeyedRequest
     from earmark.engine.ports.store import Ids
     from earmark.payments.service import PaymentTerms

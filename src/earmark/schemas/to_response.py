@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking, SeatLine
     from earmark.domain.event import Event
-    from earmark.domain.ids import Buyer
+    from earmark.domain.id_types import Buyer
     from earmark.domain.journal import Entry
     from earmark.domain.payment import Payment, Refund
     from earmark.domain.pool import Pool

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.event import Event
-from earmark.domain.ids import Buyer
+from earmark.domain.id_types import Buyer
 from earmark.engine.ports.store import MAP_HORIZON
 from earmark.errors import EventUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from earmark.domain.ids import EventId
+    from earmark.domain.id_types import EventId
     from earmark.engine.engine import Engine
     from earmark.engine.ports.store import Changes, Clock, SeatMap
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from earmark.domain.ids import EventId, SeatId
+    from earmark.domain.id_types import EventId, SeatId
     from earmark.engine.ports.outbox import Numbered
     from earmark.engine.ports.store import Clock, SeatMap, Store
     from earmark.seatmap.state_and_changes import Frame, MapRenderer

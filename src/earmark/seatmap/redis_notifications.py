@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from redis.exceptions import RedisError
 
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.observability import logs
 
 if TYPE_CHECKING:

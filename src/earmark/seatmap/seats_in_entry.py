@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.ids import SeatId
+from earmark.domain.id_types import SeatId
 from earmark.domain.state_machine import State, Verb
 
 if TYPE_CHECKING:

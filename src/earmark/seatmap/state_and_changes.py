@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from earmark.domain.ids import Buyer, PoolId, SeatId
+from earmark.domain.id_types import Buyer, PoolId, SeatId
 from earmark.domain.state_machine import State
 from earmark.seatmap import sse_frames
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId
+    from earmark.domain.id_types import BookingId
     from earmark.domain.pool import Pool
     from earmark.engine.ports.store import SeatMap, SeatOnMap
     from earmark.seatmap.cache import RenderedMap

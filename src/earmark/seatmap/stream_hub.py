@@ -21,7 +21,7 @@ from earmark.seatmap.read_changed_seats import EventChannel
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from earmark.domain.ids import Buyer, EventId
+    from earmark.domain.id_types import Buyer, EventId
     from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Clock, Store
     from earmark.seatmap.entry_feed import EntryFeed

@@ -20,8 +20,8 @@ from earmark.api.services import open_services
 from earmark.errors import SetupError
 from earmark.observability import logs
 from earmark.server import gc_tuning
-from earmark.server.native_threads import threads_ended
 from earmark.server.shutdown import drop_unread, wait_for_requests
+from earmark.server.wait_for_native_threads import threads_ended
 from earmark.workers import loop
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from earmark.domain.ids import KeyId
+    from earmark.domain.id_types import KeyId
     from earmark.engine.api_keys import KeySteps
     from earmark.store.statement_store import StatementStore, StatementTransaction
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.store.migrations import Applied
+from earmark.store.pending_migrations import Applied
 
 if TYPE_CHECKING:
     from earmark.engine.ports.store import Clock

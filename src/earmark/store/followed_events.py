@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from earmark.domain.ids import EventId, SeatId
+    from earmark.domain.id_types import EventId, SeatId
     from earmark.engine.ports.store import SeatMap
     from earmark.store.statement_store import StatementStore
 

@@ -14,7 +14,7 @@ from earmark.store.statement_store import from_row
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from earmark.domain.ids import EventId
+    from earmark.domain.id_types import EventId
     from earmark.engine.ports.outbox import Numbering
     from earmark.store.statement_store import StatementStore
     from earmark.store.webhooks import StoredWebhooks

@@ -10,13 +10,13 @@ import msgspec
 
 from earmark.domain.decline_limits import Payer, PayerRef
 from earmark.domain.payment import Payment, PaymentKey, Refund
-from earmark.engine.ports.payment_watch import MoneyWatch
+from earmark.engine.ports.payments_for_operators import MoneyWatch
 from earmark.store.statement_store import from_row
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from earmark.domain.ids import BookingId, PaymentId
+    from earmark.domain.id_types import BookingId, PaymentId
     from earmark.domain.journal import IdempotencyKey
     from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Changes

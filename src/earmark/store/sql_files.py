@@ -12,7 +12,7 @@ FILES = (
     "bookings.sql",
     "payments.sql",
     "outbox.sql",
-    "accounts.sql",
+    "prepaid_accounts.sql",
     "api_keys.sql",
     "followed_events.sql",
     "maintenance.sql",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
-    from earmark.domain.ids import DeliveryId, WebhookId
+    from earmark.domain.id_types import DeliveryId, WebhookId
     from earmark.domain.journal import IdempotencyKey
     from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.webhook import DeliveryState

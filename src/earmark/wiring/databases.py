@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Clock, Store
     from earmark.store.database_facts import DatabaseFacts
     from earmark.store.erase_buyer import Erasure
-    from earmark.store.migrations import Migration
+    from earmark.store.pending_migrations import Migration
 
 POSTGRES = {"postgres", "postgresql"}
 CONNECTIONS_MAX = 12

@@ -12,9 +12,9 @@ from earmark.errors import SetupError
 
 if TYPE_CHECKING:
     from earmark.config import Settings
-    from earmark.engine.accounts import Accounts
     from earmark.engine.ports.gateway import Gateway
     from earmark.engine.ports.store import Clock
+    from earmark.engine.prepaid_accounts import Accounts
     from earmark.payments.gateways.balance.account_codes import AccountCodes
 
 SANDBOX_PAYMENTS_MAX = 5000

@@ -7,7 +7,7 @@ import pytest
 from tests.api.conftest import FixedClock
 
 from earmark.api.auth.keys_and_tokens import Authenticator, Principal, Scope, new_guest, new_key
-from earmark.domain.ids import Buyer
+from earmark.domain.id_types import Buyer
 from earmark.domain.live_or_test_mode import Mode
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from tests.api.matrix import Ticks
 
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator, hash_of, new_key, new_key_id
-from earmark.api.routes.tokens import TOKEN_SECONDS_MAX
+from earmark.api.routes.issue_buyer_token import TOKEN_SECONDS_MAX
 from earmark.domain.api_key import Scope
 from earmark.domain.live_or_test_mode import Mode
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from earmark.api.services import Services
     from earmark.clock import MovableClock
-    from earmark.domain.ids import KeyId
+    from earmark.domain.id_types import KeyId
 
 LAYOUT = {"rows": 1, "seats_per_row": 4, "price": 1}
 CONCERT = {"id": "concert", "name": "A concert", "currency": "EUR", "layout": LAYOUT}

@@ -15,7 +15,7 @@ from tests.api.conftest import KEY, FixedClock
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator, hash_of, new_key, new_key_id
 from earmark.domain.api_key import Scope
-from earmark.domain.ids import Buyer
+from earmark.domain.id_types import Buyer
 from earmark.domain.live_or_test_mode import Mode
 from earmark.observability.redaction import STRUCK, redact
 

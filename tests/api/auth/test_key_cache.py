@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from earmark.clock import MovableClock
-    from earmark.domain.ids import KeyId
+    from earmark.domain.id_types import KeyId
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from earmark.api.services import Services
     from earmark.domain.api_key import ApiKey
-    from earmark.domain.ids import KeyId
+    from earmark.domain.id_types import KeyId
 
 
 async def _open() -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.api.middleware.overload_rejections import RejectionThrottle
 from earmark.api.middleware.read_and_decode_body import BodyTimeout
+from earmark.api.rejection_pace import RejectionThrottle
 from earmark.engine.group_commit import BatchQueue
 
 if TYPE_CHECKING:

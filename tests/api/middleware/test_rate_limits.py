@@ -20,7 +20,7 @@ from earmark.api.middleware.rate_limits import (
 )
 from earmark.api.middleware.read_and_decode_body import DEPTH_MAX, check_depth, check_encoding
 from earmark.api.problem_response import WrongMediaType
-from earmark.domain.ids import Buyer
+from earmark.domain.id_types import Buyer
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:

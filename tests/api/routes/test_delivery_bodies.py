@@ -13,7 +13,7 @@ from tests.api.conftest import KEY
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator, hash_of, new_key, new_key_id
 from earmark.domain.api_key import Scope
-from earmark.domain.ids import WebhookId
+from earmark.domain.id_types import WebhookId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import Delivery, DeliveryState
 from earmark.engine.ports.webhooks import DeliveryResult

@@ -12,7 +12,7 @@ import pytest
 from tests.api.routes.test_payments import pay
 
 from earmark.api.app import create_app
-from earmark.domain.ids import BookingId, Buyer
+from earmark.domain.id_types import BookingId, Buyer
 from earmark.domain.payment import PaymentState, SettledAs
 from earmark.engine.commands import Decided, PayResult
 from earmark.payments import apply_report

@@ -15,7 +15,7 @@ from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator, hash_of, new_key, new_key_id
 from earmark.api.routes import ops
 from earmark.domain.api_key import Scope
-from earmark.domain.ids import WebhookId
+from earmark.domain.id_types import WebhookId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.engine.ports.outbox import START

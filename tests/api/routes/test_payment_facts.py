@@ -11,7 +11,7 @@ import pytest
 from tests.api.routes.test_payments import bank, pay
 
 from earmark.api.app import create_app
-from earmark.domain.ids import Buyer
+from earmark.domain.id_types import Buyer
 from earmark.schemas import responses
 
 if TYPE_CHECKING:

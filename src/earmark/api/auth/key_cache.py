@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark.api.auth.key_snapshot import KeySnapshot
 from earmark.api.middleware.deadlines import Deadline
-from earmark.domain.ids import KeyId
+from earmark.domain.id_types import KeyId
 from earmark.errors import Outage, Overloaded, StoreUnavailable
 from earmark.observability import logs
 

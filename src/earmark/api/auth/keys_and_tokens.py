@@ -23,7 +23,7 @@ import msgspec
 from earmark.api.auth.key_cache import KeyCache
 from earmark.api.auth.stream_revocation import OpenStream, StreamRevocation
 from earmark.domain.api_key import ApiKey, Scope
-from earmark.domain.ids import Buyer, KeyId
+from earmark.domain.id_types import Buyer, KeyId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from earmark.observability.metrics.metrics import Metrics
+    from earmark.observability.metrics.metrics_page import Metrics
     from earmark.observability.tracing import RequestSpan, Tracing
 
 HEADER = b"x-request-id"

@@ -13,7 +13,7 @@ from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.problem_response import Forbidden
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
-from earmark.domain.ids import BookingId, Buyer
+from earmark.domain.id_types import BookingId, Buyer
 from earmark.engine.commands import Extend, Release
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, InvalidRequest

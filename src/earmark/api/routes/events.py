@@ -10,7 +10,7 @@ from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
-from earmark.domain.ids import EventId, SeatId
+from earmark.domain.id_types import EventId, SeatId
 from earmark.engine.commands import Decided
 from earmark.errors import EventUnknown, SeatUnknown
 from earmark.schemas import requests, responses, to_command, to_response

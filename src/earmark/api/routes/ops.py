@@ -14,7 +14,7 @@ from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.endpoint import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import ops_alerts
-from earmark.api.routes.webhooks import BY_THE_SHOP
+from earmark.api.routes.webhook_subscriptions import BY_THE_SHOP
 from earmark.domain.money import Money
 from earmark.domain.webhook import WEBHOOKS_MAX
 from earmark.engine.ports.heartbeats import WELL

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from earmark.api.context import RequestContext
-    from earmark.domain.ids import WebhookId
+    from earmark.domain.id_types import WebhookId
     from earmark.domain.webhook import Webhook
 
 

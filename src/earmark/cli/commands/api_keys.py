@@ -18,7 +18,7 @@ from earmark import config
 from earmark.api.auth.keys_and_tokens import hash_of, new_key, new_key_id
 from earmark.cli.commands.database import Database
 from earmark.domain.api_key import GRACE_SECONDS_MAX, ApiKey, Scope
-from earmark.domain.ids import KeyId
+from earmark.domain.id_types import KeyId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.api_keys import LIST_MAX, Keys
 from earmark.errors import InvalidRequest, SetupError

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from earmark.domain.ids import PaymentId
+from earmark.domain.id_types import PaymentId
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import Gateway, Record
 from earmark.payments import gateway_comparison

@@ -18,7 +18,7 @@ from earmark.engine.ports.gateway import Gateway, GatewayRefused, GatewaySilent
 from earmark.engine.ports.store import Flaw, Store
 from earmark.errors import SetupError
 from earmark.observability.redaction import redact
-from earmark.store.migrations import ANY_CODE, LockPatience, Migration
+from earmark.store.pending_migrations import ANY_CODE, LockPatience, Migration
 from earmark.wiring import databases, gateways
 
 Database = Annotated[

@@ -22,7 +22,7 @@ from earmark.cli.explain import over_http
 from earmark.cli.explain import seat as seat_text
 from earmark.domain.booking import Booking
 from earmark.domain.event import Event
-from earmark.domain.ids import BookingId, EventId, SeatId
+from earmark.domain.id_types import BookingId, EventId, SeatId
 from earmark.engine.ports.store import BookingFilter, Store
 from earmark.errors import BookingUnknown, EventUnknown, SeatUnknown, SetupError
 from earmark.wiring import databases

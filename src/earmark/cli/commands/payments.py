@@ -16,7 +16,7 @@ from rich.console import Console
 
 from earmark import config
 from earmark.cli.commands.database import Database
-from earmark.domain.ids import PaymentId
+from earmark.domain.id_types import PaymentId
 from earmark.domain.payment import Payment, PaymentState, SettledAs
 from earmark.engine.ports.store import Store
 from earmark.errors import InvalidRequest, SetupError

@@ -71,7 +71,7 @@ def sandbox(
 
 async def _run(gateway: Sandbox, *, host: str, port: int, callback_url: str | None, seed: int) -> None:
     from earmark.sandbox.server import posting_callbacks, serve
-    from earmark.server.native_threads import threads_ended
+    from earmark.server.wait_for_native_threads import threads_ended
 
     out = Console(highlight=False, soft_wrap=True)
     stop = asyncio.Event()

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from earmark import config
 from earmark.cli.commands.database import Database
-from earmark.domain.ids import DeliveryId, WebhookId
+from earmark.domain.id_types import DeliveryId, WebhookId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import WEBHOOKS_MAX, Delivery, DeliveryState, Webhook, enabled
 from earmark.engine.ports.webhooks import Webhooks

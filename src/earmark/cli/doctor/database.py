@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from earmark.cli.doctor import failover
 from earmark.cli.doctor.findings import Finding, note, ok, problem
 from earmark.errors import SetupError
-from earmark.store.migrations import WAY_OUT, check_current, newer
+from earmark.store.pending_migrations import WAY_OUT, check_current, newer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

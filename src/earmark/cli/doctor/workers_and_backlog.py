@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from earmark.config import Settings
     from earmark.engine.ports.heartbeats import HeartbeatList, HeartbeatRow
-    from earmark.engine.ports.payment_watch import MoneyWatch
+    from earmark.engine.ports.payments_for_operators import MoneyWatch
     from earmark.engine.ports.store import Flaw, Store
 
 BEATS_MAX = 1000

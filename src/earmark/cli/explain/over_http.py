@@ -16,7 +16,7 @@ import msgspec
 from earmark.cli.explain import booking as booking_text
 from earmark.cli.explain import seat as seat_text
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
-from earmark.domain.ids import BookingId, Buyer, EventId, PaymentId, PoolId, RefundId, SeatId
+from earmark.domain.id_types import BookingId, Buyer, EventId, PaymentId, PoolId, RefundId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, Refund
 from earmark.domain.seat import Seat, SeatState

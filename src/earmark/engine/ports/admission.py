@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
 
-    from earmark.domain.ids import Buyer, EventId, SeatId, SeatRef
+    from earmark.domain.id_types import Buyer, EventId, SeatId, SeatRef
     from earmark.domain.journal import IdempotencyKey
 
 

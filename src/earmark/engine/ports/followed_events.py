@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from earmark.domain.ids import EventId, SeatId
+    from earmark.domain.id_types import EventId, SeatId
     from earmark.engine.ports.store import SeatMap
 
 

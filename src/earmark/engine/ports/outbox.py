@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from earmark.domain.ids import EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.journal import Entry
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from earmark.engine.accounts import KeepsAccounts
 from earmark.engine.api_keys import KeepsKeys
 from earmark.engine.ports.cleanup_and_backlog import KeptUp
 from earmark.engine.ports.followed_events import Followed
-from earmark.engine.ports.payment_watch import WatchesPayments
+from earmark.engine.ports.payments_for_operators import WatchesPayments
 from earmark.engine.ports.webhooks import KeepsWebhooks
+from earmark.engine.prepaid_accounts import KeepsAccounts
 
 
 class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsWebhooks, KeptUp, WatchesPayments, Protocol):

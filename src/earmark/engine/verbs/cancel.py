@@ -17,7 +17,7 @@ from earmark.domain.refund_rules import Ruling, as_asked, by_the_rules
 from earmark.domain.state_machine import State, Verb
 from earmark.engine.batch_transaction import find, lock, lock_counts, open_on_bookings
 from earmark.engine.commands import CancelResult, Full
-from earmark.engine.owed_refunds import give_up, owe, owed_facts
+from earmark.engine.record_owed_refund import give_up, owe, owed_facts
 from earmark.errors import PaymentInProgress, RefundRefused, Refusal
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import PaymentId
+    from earmark.domain.id_types import PaymentId
     from earmark.domain.payment import Payment
     from earmark.engine.batch_transaction import BatchDecisions
     from earmark.engine.commands import Cancel, Outcome

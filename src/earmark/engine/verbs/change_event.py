@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain import journal_changes
-from earmark.domain.ids import PoolRef, SeatRef
+from earmark.domain.id_types import PoolRef, SeatRef
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatAvailability, SeatSeen, availability
 from earmark.engine.batch_transaction import BatchDecisions

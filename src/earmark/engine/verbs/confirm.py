@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.domain import booking as law
-from earmark.domain.ids import OutsidePaymentRef
+from earmark.domain.id_types import OutsidePaymentRef
 from earmark.domain.state_machine import Verb
 from earmark.engine.batch_transaction import decide, find, lock, lock_counts, open_on_bookings
 from earmark.engine.commands import TryAgain
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.booking import Booking
-    from earmark.domain.ids import BookingId
+    from earmark.domain.id_types import BookingId
     from earmark.engine.batch_transaction import BatchDecisions
     from earmark.engine.commands import Confirm, Outcome
     from earmark.engine.ports.store import Transaction

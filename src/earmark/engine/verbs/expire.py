@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain.ids import PoolRef, TotalRef
+from earmark.domain.id_types import PoolRef, TotalRef
 from earmark.engine.pending_writes import PendingWrites
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine, new_hold
 from earmark.domain.event import check_on_sale, per_buyer_max, ttl_seconds
-from earmark.domain.ids import BookingId
+from earmark.domain.id_types import BookingId
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatAvailability, SeatSeen, availability
 from earmark.domain.state_machine import State
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.event import Event
-    from earmark.domain.ids import Buyer, PoolRef, SeatRef, TotalRef
+    from earmark.domain.id_types import Buyer, PoolRef, SeatRef, TotalRef
     from earmark.domain.policy import Policy
     from earmark.domain.pool import Pool
     from earmark.engine.commands import Hold, Outcome

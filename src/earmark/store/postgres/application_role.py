@@ -12,7 +12,7 @@ import asyncpg
 
 from earmark.errors import SetupError
 from earmark.store import sql_files
-from earmark.store.migrations import tables
+from earmark.store.pending_migrations import tables
 
 OWNERS_ALONE = frozenset({"erasures"})
 """Tables that a server neither reads nor writes."""

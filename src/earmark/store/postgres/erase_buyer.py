@@ -12,7 +12,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError, StoreUnavailable
 from earmark.store import sql_files
 from earmark.store.erase_buyer import KEPT_FIELDS, Erasure, Obstacle
-from earmark.store.migrations import check_current
+from earmark.store.pending_migrations import check_current
 from earmark.store.postgres import hosts
 from earmark.store.postgres.driver_errors import reason
 from earmark.store.postgres.migrate import BUSY, SILENT, read_applied, split_url

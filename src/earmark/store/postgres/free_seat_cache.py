@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from earmark.domain.ids import BookingId
+from earmark.domain.id_types import BookingId
 from earmark.domain.seat import SeatSeen
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import EventId, PoolId, PoolRef, SeatId, SeatRef
+    from earmark.domain.id_types import EventId, PoolId, PoolRef, SeatId, SeatRef
     from earmark.domain.pool import Pool
     from earmark.engine.ports.store import Changes, RowsNeeded
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from earmark.errors import NotWritable, SetupError, StoreUnavailable
-from earmark.store.migrations import Applied, LockPatience, pending, tell_newer
+from earmark.store.pending_migrations import Applied, LockPatience, pending, tell_newer
 from earmark.store.postgres import hosts
 from earmark.store.postgres.application_role import grant
 from earmark.store.postgres.driver_errors import reason
@@ -23,7 +23,7 @@ from earmark.store.postgres.driver_errors import reason
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
-    from earmark.store.migrations import Migration, Tell
+    from earmark.store.pending_migrations import Migration, Tell
 
 T = TypeVar("T")
 logger = logging.getLogger("earmark.migrate")

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from earmark.domain.ids import PaymentId, PoolRef, SeatRef, TotalRef
+from earmark.domain.id_types import PaymentId, PoolRef, SeatRef, TotalRef
 from earmark.domain.state_machine import ACTIVE_STATES
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, TransactionStart
 from earmark.store.postgres import rows
-from earmark.store.postgres.locked_rows import WantedLocks
+from earmark.store.postgres.find_locked_rows import WantedLocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.decline_limits import Payer, PayerRef
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EventId, OutsidePaymentRef
+    from earmark.domain.id_types import BookingId, EventId, OutsidePaymentRef
     from earmark.domain.journal import IdempotencyKey
     from earmark.domain.payment import Payment, PaymentKey, Refund
     from earmark.domain.pool import Pool

@@ -13,7 +13,7 @@ from earmark.store.postgres import rows
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from earmark.domain.ids import PaymentId
+    from earmark.domain.id_types import PaymentId
     from earmark.engine.ports.store import Clock
 
 

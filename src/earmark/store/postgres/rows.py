@@ -19,7 +19,7 @@ from earmark.engine.ports.store import SeatOnMap
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from earmark.domain.ids import BookingId, SeatRef
+    from earmark.domain.id_types import BookingId, SeatRef
 
 Row = Any  # asyncpg gives records, which know their columns by name
 _lines = msgspec.json.Decoder(Lines)

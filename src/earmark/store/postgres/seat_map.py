@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
     from datetime import timedelta
 
-    from earmark.domain.ids import EventId, SeatId
+    from earmark.domain.id_types import EventId, SeatId
     from earmark.engine.ports.store import SeatOnMap
 
     Pages = Callable[[], Awaitable[list[Any]]]

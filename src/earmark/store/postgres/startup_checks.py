@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from earmark.engine.ports.store import Flaw
 from earmark.errors import NotWritable, SetupError
 from earmark.store import sql_files
-from earmark.store.migrations import check_current
+from earmark.store.pending_migrations import check_current
 from earmark.store.postgres.application_role import check_grants
 from earmark.store.postgres.connections import check_isolation
 from earmark.store.postgres.migrate import read_applied
@@ -17,7 +17,7 @@ from earmark.store.postgres.session_settings import ANY_PLAN
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from earmark.store.migrations import Applied
+    from earmark.store.pending_migrations import Applied
     from earmark.store.postgres.connections import PostgresConnections
 
 OLDEST = 15_00_00

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import asyncpg
 import stamina
 
-from earmark.engine.accounts import Accounts
 from earmark.engine.api_keys import Keys
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Transaction
+from earmark.engine.prepaid_accounts import Accounts
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import sql_files
-from earmark.store.accounts import StoredAccounts
 from earmark.store.api_keys import StoredKeys
 from earmark.store.followed_events import StoredFollowedEvents
 from earmark.store.postgres import rows
@@ -33,10 +32,10 @@ from earmark.store.postgres.driver_errors import (
     unavailable,
     was_ended_by_server,
 )
+from earmark.store.postgres.find_locked_rows import WantedLocks, find_locked
 from earmark.store.postgres.free_seat_cache import SeatCache
+from earmark.store.postgres.heartbeats_and_recounts import PostgresBeats, PostgresUpkeep
 from earmark.store.postgres.idle_connections import IdleConnections, PreparedConnection
-from earmark.store.postgres.locked_rows import WantedLocks, find_locked
-from earmark.store.postgres.maintenance import PostgresBeats, PostgresUpkeep
 from earmark.store.postgres.migrate import split_url
 from earmark.store.postgres.optimistic_write import NeedsLocks, OptimisticWrite, SeatCacheOutdated
 from earmark.store.postgres.outbox import PostgresOutbox
@@ -46,14 +45,15 @@ from earmark.store.postgres.seat_map import read_map
 from earmark.store.postgres.session_settings import SET_LOCAL, SETTINGS
 from earmark.store.postgres.startup_checks import StartupChecks
 from earmark.store.postgres.store_gauges import OptimisticWriteCounts, figures
-from earmark.store.postgres.transaction import PostgresTransaction, wait_for_standby
+from earmark.store.postgres.transaction_steps import PostgresTransaction, wait_for_standby
 from earmark.store.postgres.webhooks import PostgresWebhooks
+from earmark.store.prepaid_accounts import StoredAccounts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
-    from earmark.domain.ids import EntryId, EventId, SeatId
+    from earmark.domain.id_types import EntryId, EventId, SeatId
     from earmark.domain.journal import IdempotencyKey
     from earmark.engine.commands import Row
     from earmark.engine.ports.observer import StoreFigures

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
-    from earmark.domain.ids import WebhookId
+    from earmark.domain.id_types import WebhookId
     from earmark.engine.ports.webhooks import DeliveryResult
 
 

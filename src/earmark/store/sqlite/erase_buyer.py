@@ -12,7 +12,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.store import sql_files
 from earmark.store.erase_buyer import Erasure, Obstacle, Unnamer, callers_of
-from earmark.store.migrations import check_current
+from earmark.store.pending_migrations import check_current
 from earmark.store.sqlite import rows
 from earmark.store.sqlite.connection import connect, file_of, is_busy, is_silence, unavailable
 from earmark.store.sqlite.migrate import read_applied

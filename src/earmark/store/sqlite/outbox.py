@@ -8,7 +8,7 @@ from earmark.engine.ports.outbox import START, Numbered, Numbering
 from earmark.store.outbox import NUMBER_SECONDS, StoredOutbox, numbered
 
 if TYPE_CHECKING:
-    from earmark.domain.ids import EventId
+    from earmark.domain.id_types import EventId
 
 
 class SqliteOutbox(StoredOutbox):

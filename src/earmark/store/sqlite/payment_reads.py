@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.domain.ids import PaymentId
+from earmark.domain.id_types import PaymentId
 from earmark.domain.payment import PAYING_SECONDS_MAX
 from earmark.engine.ports.store import Dossier
 from earmark.store.payments import PaymentReads, payment, refund

@@ -13,7 +13,7 @@ import msgspec
 
 from earmark.domain.booking import Booking, Lines
 from earmark.domain.event import Event, OnDecline
-from earmark.domain.ids import BookingId, EntryId, SeatRef
+from earmark.domain.id_types import BookingId, EntryId, SeatRef
 from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
@@ -24,7 +24,7 @@ from earmark.engine.ports.store import SeatOnMap
 if TYPE_CHECKING:
     import sqlite3
 
-    from earmark.domain.ids import EventId
+    from earmark.domain.id_types import EventId
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from earmark.engine.accounts import Accounts
 from earmark.engine.api_keys import Keys
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, MAP_HORIZON, BookingFilter, Flaw, SeatMap, Transaction
+from earmark.engine.prepaid_accounts import Accounts
 from earmark.store import sql_files
-from earmark.store.accounts import StoredAccounts
 from earmark.store.api_keys import StoredKeys
 from earmark.store.followed_events import StoredFollowedEvents
-from earmark.store.migrations import check_current
+from earmark.store.pending_migrations import check_current
+from earmark.store.prepaid_accounts import StoredAccounts
 from earmark.store.sqlite import rows
 from earmark.store.sqlite.access import READ_SECONDS, FileAccess
 from earmark.store.sqlite.connection import file_of
-from earmark.store.sqlite.maintenance import SqliteBeats, SqliteUpkeep
+from earmark.store.sqlite.heartbeats_and_recounts import SqliteBeats, SqliteUpkeep
 from earmark.store.sqlite.migrate import read_applied
 from earmark.store.sqlite.outbox import SqliteOutbox
 from earmark.store.sqlite.payment_reads import SqlitePaymentReads
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.event import Event
-    from earmark.domain.ids import BookingId, EntryId, EventId, SeatId
+    from earmark.domain.id_types import BookingId, EntryId, EventId, SeatId
     from earmark.domain.journal import Entry, IdempotencyKey
     from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Clock

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from earmark.errors import OutcomeUnknown, StoreUnavailable
 from earmark.store.sqlite.connection import is_busy, is_full, is_silence, unavailable
-from earmark.store.sqlite.transaction import SqliteTransaction
+from earmark.store.sqlite.transaction_steps import SqliteTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -20,7 +20,7 @@ from earmark.wiring import databases
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.domain.account import Account
+    from earmark.domain.prepaid_account import Account
     from earmark.engine.ports.store import Store
 
 SECRET = "b1946ac92492d2347c6235b4d2611184"

@@ -236,7 +236,7 @@ class CountingBooks:
 
 async def test_all_declines_of_accounts_take_the_same_steps(shop: Shop) -> None:
     """The time that a decline takes must not reveal its reason."""
-    from earmark.engine.accounts import Accounts
+    from earmark.engine.prepaid_accounts import Accounts
 
     unknown, poor, dollars = (make_code() for _ in range(3))
     await shop.open(poor, PRICE - 1)

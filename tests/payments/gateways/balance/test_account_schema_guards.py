@@ -10,8 +10,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from earmark.domain.account import Draw
 from earmark.domain.live_or_test_mode import Mode
+from earmark.domain.prepaid_account import Draw
 from earmark.store import postgres, sqlite
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
-    from earmark.engine.accounts import Accounts
+    from earmark.engine.prepaid_accounts import Accounts
 
 WAITING, TAKEN, DECLINED = (UUID(int=number) for number in (1, 2, 3))
 NEXT = "UPDATE accounts SET number = number + 1, balance = balance + {0}, set_aside = set_aside + {1} WHERE id = 'gift'"

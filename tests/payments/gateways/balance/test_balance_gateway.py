@@ -14,13 +14,12 @@ import msgspec
 import pytest
 
 from earmark import config
-from earmark.domain import account as law
-from earmark.domain.account import Draw, EntryKind
-from earmark.domain.ids import BookingId
+from earmark.domain import prepaid_account as law
+from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState, Standing
 from earmark.domain.payment_method import NO_ACCOUNT
-from earmark.engine.accounts import Accounts
+from earmark.domain.prepaid_account import Draw, EntryKind
 from earmark.engine.commands import Actor, Cancel, Decided, Pay
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import (
@@ -31,6 +30,7 @@ from earmark.engine.ports.gateway import (
     RefundOrder,
     RefundStanding,
 )
+from earmark.engine.prepaid_accounts import Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
 from earmark.library import Earmark
 from earmark.payments.driver import PaymentDriver
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
-    from earmark.domain.account import Account
-    from earmark.engine.accounts import AccountSteps
+    from earmark.domain.prepaid_account import Account
     from earmark.engine.ports.gateway import Report
+    from earmark.engine.prepaid_accounts import AccountSteps
     from earmark.store.postgres import PostgresStore
     from earmark.store.sqlite import SqliteStore
     from earmark.store.sqlite.memory import MemoryStore

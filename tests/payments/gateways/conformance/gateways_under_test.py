@@ -12,8 +12,8 @@ from tests.sandbox.payment_methods import Method
 from tests.sqlite_files import make_migrated
 
 from earmark.clock import MovableClock
-from earmark.domain.account import EntryKind
 from earmark.domain.live_or_test_mode import Mode
+from earmark.domain.prepaid_account import EntryKind
 from earmark.payments.gateways.balance.account_codes import AccountCodes, make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.payments.gateways.stripe.gateway import StripeGateway
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from earmark.engine.accounts import Accounts
     from earmark.engine.ports.gateway import Gateway
+    from earmark.engine.prepaid_accounts import Accounts
 
     from .harness import GatewayHarness
 

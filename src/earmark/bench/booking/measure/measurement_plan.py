@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.bench.contenders import rotated
+from earmark.bench.contender_turns import rotated
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence

@@ -43,7 +43,7 @@ from earmark.bench.booking.measure.pgbench import Pgbench
 from earmark.bench.booking.measure.redis_limit import RedisLimit
 from earmark.bench.booking.measure.results import RATIOS, BookingFigures, meets
 from earmark.bench.booking.strategies import STRATEGIES
-from earmark.bench.contenders import broke_off
+from earmark.bench.contender_turns import broke_off
 from earmark.bench.report.machine import installed_versions, usable_cores
 from earmark.errors import EarmarkError, SetupError
 from earmark.server import gc_tuning

@@ -14,7 +14,7 @@ from earmark.bench.booking.measure.measurement_plan import SINGLE
 from earmark.bench.booking.strategies.earmark_engine import EarmarkStrategy
 from earmark.config import Settings
 from earmark.domain.event import Event
-from earmark.domain.ids import EventId, SeatId
+from earmark.domain.id_types import EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import ACTIVE_STATES, State

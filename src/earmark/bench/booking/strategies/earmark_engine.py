@@ -23,7 +23,7 @@ import msgspec
 from earmark.bench.booking.strategies import booking_rows
 from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
 from earmark.config import Settings
-from earmark.domain.ids import BookingId, EntryId
+from earmark.domain.id_types import BookingId, EntryId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Confirm, Decided, Hold, KeyedRequest

@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from earmark.domain.account import VOIDED, Draw, EntryKind
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Standing
 from earmark.domain.payment_method import BALANCE, NO_ACCOUNT, account_of, refer
-from earmark.engine.accounts import LIST_MAX
+from earmark.domain.prepaid_account import VOIDED, Draw, EntryKind
 from earmark.engine.ports.gateway import (
     CallbackRefused,
     GatewayRefused,
@@ -29,14 +28,15 @@ from earmark.engine.ports.gateway import (
     RefundStanding,
     Report,
 )
+from earmark.engine.prepaid_accounts import LIST_MAX
 from earmark.errors import Outage, RefundRefused, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
     from datetime import datetime
 
-    from earmark.engine.accounts import Accounts
     from earmark.engine.ports.gateway import Callback, Order, RefundOrder
+    from earmark.engine.prepaid_accounts import Accounts
     from earmark.payments.gateways.balance.account_codes import AccountCodes
 
 _log = logging.getLogger("earmark.money")

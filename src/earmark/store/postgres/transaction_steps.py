@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from earmark.domain.ids import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
+from earmark.domain.id_types import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes, TransactionStart
 from earmark.store import sql_files
 from earmark.store.payments import PaymentSteps
 from earmark.store.postgres import rows
-from earmark.store.postgres.locked_rows import WantedLocks
+from earmark.store.postgres.find_locked_rows import WantedLocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

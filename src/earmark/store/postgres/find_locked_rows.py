@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from earmark.domain.booking import Booking
-    from earmark.domain.ids import BookingId, PoolRef, SeatRef, TotalRef
+    from earmark.domain.id_types import BookingId, PoolRef, SeatRef, TotalRef
     from earmark.domain.seat import SeatSeen
     from earmark.engine.commands import Row
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from earmark.domain.account import Account, AccountEntry, Draw
+from earmark.domain.prepaid_account import Account, AccountEntry, Draw
 from earmark.store.statement_store import SECONDS_MAX, from_row
 
 if TYPE_CHECKING:
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from earmark.domain.account import EntryKind
     from earmark.domain.live_or_test_mode import Mode
-    from earmark.engine.accounts import AccountSteps
+    from earmark.domain.prepaid_account import EntryKind
+    from earmark.engine.prepaid_accounts import AccountSteps
     from earmark.store.statement_store import StatementStore, StatementTransaction
 
 T = TypeVar("T")

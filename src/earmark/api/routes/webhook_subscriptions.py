@@ -14,7 +14,7 @@ from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.webhook_idempotency import deed_of, once
-from earmark.domain.ids import DeliveryId, EventId, WebhookId
+from earmark.domain.id_types import DeliveryId, EventId, WebhookId
 from earmark.domain.webhook import WEBHOOKS_MAX, Delivery, DeliveryState, Webhook, enabled, rotated
 from earmark.domain.webhook_messages import PING, ping_body
 from earmark.errors import (

@@ -19,7 +19,7 @@ from earmark.locks.prometheus import LocksCollector
 from earmark.locks.stats import Stats
 from earmark.observability.metrics.database_gauges import WATCH_SECONDS, DatabaseGauges
 from earmark.observability.metrics.multiprocess import SharedValues
-from earmark.observability.metrics.process_gauges import ProcessGauges
+from earmark.observability.metrics.queue_and_connection_gauges import ProcessGauges
 from earmark.observability.metrics.recorder import MetricsRecorder
 from earmark.observability.metrics.redis_gauges import RedisGauges
 

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.endpoint import Endpoint
 from earmark.api.response import ApiResponse, json_response
-from earmark.domain.ids import Buyer
+from earmark.domain.id_types import Buyer
 from earmark.schemas.requests import Who
 from earmark.schemas.responses import Moment
 

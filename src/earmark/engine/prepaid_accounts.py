@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from earmark.domain import account as law
-from earmark.domain.account import Account, AccountEntry, Draw, EntryKind
+from earmark.domain import prepaid_account as law
+from earmark.domain.prepaid_account import Account, AccountEntry, Draw, EntryKind
 from earmark.errors import IdempotencyMismatch, InvalidRequest
 
 if TYPE_CHECKING:

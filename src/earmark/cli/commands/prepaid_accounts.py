@@ -20,10 +20,10 @@ from rich.console import Console
 
 from earmark import config
 from earmark.cli.commands.database import Database
-from earmark.domain.account import Account, AccountEntry
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import AMOUNT_MAX, Money
-from earmark.engine.accounts import LIST_MAX, Accounts
+from earmark.domain.prepaid_account import Account, AccountEntry
+from earmark.engine.prepaid_accounts import LIST_MAX, Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
 from earmark.payments.gateways.balance.account_codes import check_code, make_code
 from earmark.uuids import Uuid7Ids

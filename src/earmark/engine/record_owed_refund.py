@@ -12,7 +12,7 @@ from earmark.domain.payment import PaymentState, Refund, payment_id_of
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
-    from earmark.domain.ids import RefundId
+    from earmark.domain.id_types import RefundId
     from earmark.domain.payment import Payment
     from earmark.engine.pending_writes import PendingWrites
     from earmark.engine.ports.store import Transaction
