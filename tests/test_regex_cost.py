@@ -167,6 +167,7 @@ FOREIGN: dict[str, list[Work]] = {
 OWN = {
     "api.openapi.parameters._NAMES": "the paths of our own routes, when the application is made",
     "api.openapi.postman._PARAMETER": "the paths of our own routes, when the collection is written",
+    "config.SERVICE_LINK": "the names of this process's own variables",
     "store.sql_files._NAMED": "our own .sql files",
     "store.pending_migrations._FILE": "the names of our own .sql files",
     "store.pending_migrations._TABLE": "our own .sql files",

@@ -225,6 +225,27 @@ def test_a_docstring_that_says_nothing_is_found() -> None:
     assert list(short_docstrings(four)) == []
 
 
+def test_no_assert_does_anything() -> None:
+    """Python leaves asserts out when it is asked to optimise: what one awaits would not happen."""
+    effects = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in parsed(SOURCES)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert) and acts(node)
+    ]
+    assert not effects
+
+
+def acts(node: ast.Assert) -> bool:
+    return any(isinstance(part, ast.Await | ast.NamedExpr) for part in ast.walk(node))
+
+
+def test_an_assert_that_writes_is_found() -> None:
+    """The control of the test above."""
+    (written,) = ast.parse("async def f():\n    assert await write() == 1").body
+    assert acts(next(node for node in ast.walk(written) if isinstance(node, ast.Assert)))
+
+
 def test_sql_lives_in_sql_files() -> None:
     """Statements that decide have a name, a file and a reason; a migration ledger is the one exception."""
     loose = [

@@ -7,6 +7,7 @@ set it by, within which bounds it makes sense, and whether it is a secret. Times
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import msgspec
@@ -26,6 +27,8 @@ CLIENT_VARIABLES = ("EARMARK_KEY", "EARMARK_URL")
 """Read by the commands that call a service, and no settings of this process."""
 TEST_VARIABLES = ("EARMARK_TEST_", "EARMARK_PROOF")
 """Read by Earmark's own tests."""
+SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$")
+"""How Kubernetes names what it puts into every pod for a Service, such as one called `earmark-redis`."""
 RENAMED = {
     "EARMARK_SWEEP": "EARMARK_EMBEDDED_WORKERS",
     "EARMARK_WORKERS": "EARMARK_PROCESSES",
@@ -471,7 +474,10 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
     unknown = sorted(
         name
         for name in environment
-        if name.startswith("EARMARK_") and name not in known and not name.startswith(TEST_VARIABLES)
+        if name.startswith("EARMARK_")
+        and name not in known
+        and not name.startswith(TEST_VARIABLES)
+        and not SERVICE_LINK.search(name)
     )
     return {name: _nearest(name) for name in unknown}
 

@@ -26,7 +26,7 @@ from earmark.engine.commands import Actor, Decided, Extend, KeyedRequest, Releas
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
 from earmark.payments.apply_report import wants
-from earmark.payments.service import PaymentService
+from earmark.payments.service import ANSWER_SECONDS, PaymentService
 from earmark.schemas import problems, request_fields, requests, responses, to_command, to_response
 from earmark.wiring import databases
 from earmark.wiring.gateways import open_sandbox
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PAGE_SIZE = 200
+QUEUE_SECONDS_MAX = 15.0
+"""How long a call may wait in a queue: as long as its deadline."""
 REFUSED = 402
 """The status under which a key keeps a refusal."""
 
@@ -94,9 +96,12 @@ class Earmark:
         """
         if migrate:
             await databases.migrate(database_url)
-        settings = Settings(database_url=database_url, redis_url=redis_url)
+        # A program may start thousands of calls at once and wait for them: no client gives up meanwhile.
+        settings = Settings(database_url=database_url, redis_url=redis_url, queue_seconds_max=QUEUE_SECONDS_MAX)
         own = gateways or open_sandbox(clock)
-        async with open_runtime(settings, workers=workers, gateways=own, clock=clock) as runtime:
+        async with open_runtime(
+            settings, workers=workers, gateways=own, clock=clock, gateway_seconds=ANSWER_SECONDS
+        ) as runtime:
             earmark = cls(runtime.engine, mode=mode, payments=runtime.payments)
             if not workers:
                 yield earmark

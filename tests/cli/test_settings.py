@@ -127,6 +127,22 @@ def test_an_unknown_variable_stops_the_start(variable: str, meant: str | None) -
     assert config.read({variable: "1"}, refuse_unknown=False) == config.read({})
 
 
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "EARMARK_REDIS_SERVICE_HOST",
+        "EARMARK_REDIS_SERVICE_PORT",
+        "EARMARK_REDIS_SERVICE_PORT_CLIENT",
+        "EARMARK_REDIS_PORT",
+        "EARMARK_REDIS_PORT_6379_TCP",
+        "EARMARK_REDIS_PORT_6379_TCP_ADDR",
+    ],
+)
+def test_what_kubernetes_sets_for_a_service_is_no_mistake(variable: str) -> None:
+    """It puts these into every pod of a namespace that has a Service called earmark-redis."""
+    assert config.read({variable: "1"}) == config.read({})
+
+
 @pytest.mark.parametrize("variable", ["EARMARK_URL", "EARMARK_KEY", "EARMARK_TEST_REDIS_URL", "EARMARK_PROOF"])
 def test_variables_of_clients_and_tests_are_no_mistakes(variable: str) -> None:
     """They belong to the commands that call a service, and to Earmark's own tests."""

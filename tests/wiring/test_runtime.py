@@ -168,3 +168,51 @@ def _alive() -> list[object]:
     import gc
 
     return gc.get_objects()
+
+
+class LoopBroken(BaseException):
+    """What no round may raise and no loop catches."""
+
+
+class BrokenWorker:
+    """Its loop breaks, which a failed round never does."""
+
+    name = "broken"
+
+    async def act(self) -> float:
+        """Breaks the loop, some time after it began."""
+        await asyncio.sleep(0.01)
+        raise LoopBroken
+
+
+async def test_a_process_whose_workers_broke_does_not_stay_alive() -> None:
+    """A program that waits for something else ends with the worker's error, so that it is started again."""
+    async with open_runtime(Settings(database_url="memory:")) as runtime:
+        with pytest.raises(BaseExceptionGroup):
+            async with asyncio.timeout(BOUND_SECONDS), runtime.working([BrokenWorker()]):
+                await asyncio.Event().wait()
+        async with runtime.working([]):
+            await asyncio.sleep(0)
+
+
+async def test_a_body_that_is_cancelled_stays_cancelled() -> None:
+    """The control: a cancellation from elsewhere is not taken for a broken worker."""
+    async with open_runtime(Settings(database_url="memory:"), workers=True) as runtime:
+
+        async def body() -> None:
+            async with runtime.working():
+                await asyncio.Event().wait()
+
+        waiting = asyncio.create_task(body())
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+async def test_a_program_may_start_thousands_of_calls_at_once() -> None:
+    """No client gives up while they wait in the queue, so the library refuses none of them early."""
+    async with Earmark.open("memory:", mode="test") as shop:
+        await shop.create("drop", name="A drop", currency="EUR", pools={"GA": (10_000, 900)})
+        calls = [shop.hold("drop", buyer=f"b{number}", pools={"GA": 1}) for number in range(4500)]
+        assert len(await asyncio.gather(*calls)) == 4500

@@ -24,7 +24,7 @@ def call_in_child(method: Callable[[], object]) -> None:
 
 
 def _after_fork() -> None:
-    methods = [hook() for hook in _hooks]
+    methods = [hook() for hook in list(_hooks)]
     _inherited.extend(method() for method in methods if method is not None)
 
 

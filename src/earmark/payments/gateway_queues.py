@@ -77,9 +77,10 @@ class GatewayQueues:
         silent.
         """
         found, started = 0, list[asyncio.Task[None]]()
-        for name, queue in (self._queues | self._nameless).items():
-            if only is not None and name not in only:
-                continue
+        chosen = {
+            name: queue for name, queue in (self._queues | self._nameless).items() if only is None or name in only
+        }
+        for name, queue in chosen.items():
             if room := queue.room(limit):
                 due = await claim(limit=room, gateways=[name] if name else [])
                 new = queue.start(due, partial(drive, name))
@@ -87,7 +88,7 @@ class GatewayQueues:
                 found += len(due)
         if started:
             await asyncio.wait(started, timeout=within)
-        broken = [error for queue in (self._queues | self._nameless).values() for error in queue.take_off()]
+        broken = [error for queue in chosen.values() for error in queue.take_off()]
         for error in broken:
             raise error
         return found

@@ -70,7 +70,8 @@ class StoredKeySteps:
         """A key that was locked can be changed: one that cannot is our bug."""
         k = key
         columns = (k.id, k.hash, k.old_hash, k.rotated_at, k.old_until, k.revoked_at)
-        assert await self._transaction.execute("change_key", *columns) == 1, f"key {key.id} was not locked"
+        written = await self._transaction.execute("change_key", *columns)
+        assert written == 1, f"key {key.id} was not locked"
 
 
 def _key(row: Any) -> ApiKey:

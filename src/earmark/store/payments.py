@@ -97,7 +97,8 @@ class PaymentSteps:
         """One by one, for most transactions write one; a payment before the refunds that count against it."""
         for p in changes.payments:
             name, columns = ("insert_payment", inserted(p)) if p.version == 1 else ("update_payment", updated(p))
-            assert await self.execute(name, *columns) == 1, f"payment {p.id} was not locked"
+            written = await self.execute(name, *columns)
+            assert written == 1, f"payment {p.id} was not locked"
         for r in changes.refunds:
             head = (r.id, r.payment_id, r.booking_id, r.amount, r.created_at, r.reason)
             await self.execute("write_refund", *head, r.state.value, r.gateway_id, r.code, r.processed_at)
@@ -105,7 +106,8 @@ class PaymentSteps:
             await self.execute("write_payment_key", *k.key, k.request_hash, k.payment_id, k.opened_at)
         for payer in changes.payers:
             tries = _encoder.encode(payer.tries).decode()
-            assert await self.execute("write_payer", *payer.ref, tries, payer.tried_at) == 1, "the payer was not locked"
+            written = await self.execute("write_payer", *payer.ref, tries, payer.tried_at)
+            assert written == 1, "the payer was not locked"
 
 
 class PaymentReads:

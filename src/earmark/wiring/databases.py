@@ -45,8 +45,8 @@ async def migrate(
 ) -> Sequence[Migration]:
     """Bring a database up to date; what was applied, or with `dry_run` what would be.
 
-    `waiting` is a `patience` (how long to wait for locks), a `tell` that is called while waiting, and `codes` that seal
-    what older releases kept in clear; on PostgreSQL, also the `application_role` to grant what servers need.
+    `waiting` is a `patience` (how long to wait for locks) and a `tell` that is called while waiting; on PostgreSQL,
+    also the `application_role` to grant what servers need.
     """
     scheme = urlsplit(database_url).scheme
     if scheme in POSTGRES:

@@ -61,13 +61,23 @@ class Runtime:
 
     @asynccontextmanager
     async def working(self, workers: Sequence[Worker] | None = None) -> AsyncIterator[None]:
-        """While the block runs, these workers (or all) run beside it; at its end their rounds are finished."""
-        stop = asyncio.Event()
+        """While the block runs, these workers (or all) run beside it; at its end their rounds are finished.
+
+        A worker whose loop breaks, which no failed round does, ends the block with its error: a process without workers
+        must not look alive.
+        """
+        stop, body = asyncio.Event(), asyncio.current_task()
+        assert body is not None
         running = asyncio.create_task(
             loop.run(self.workers if workers is None else workers, stop, heartbeat=self.heartbeat)
         )
+        running.add_done_callback(lambda _: None if stop.is_set() else body.cancel())
         try:
             yield
+        except asyncio.CancelledError:
+            if stop.is_set() or not running.done():
+                raise
+            body.uncancel()
         finally:
             stop.set()
             await running
@@ -103,11 +113,13 @@ async def open_runtime(
     gateways: Mapping[str, Gateway] | None = None,
     clock: Clock | None = None,
     observer: Observer | None = None,
+    gateway_seconds: float | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open the parts that the settings describe; with `workers` one worker of each role, with `locks` the lock server.
 
     `gateways` take the place of those that the settings describe. `sandbox` adds the gateway for test events that
-    lives in this process.
+    lives in this process. `gateway_seconds` is how long a call of `pay` waits for its gateway, where no request has a
+    deadline.
     """
     async with AsyncExitStack() as closing:
         engine = await open_engine(settings, clock=clock, observer=observer)
@@ -122,7 +134,7 @@ async def open_runtime(
             engine,
             gateways,
             # A request with little time is answered that the gateway still decides, rather than not at all.
-            seconds=min(settings.gateway_answer_seconds, settings.request_seconds_max / 2),
+            seconds=gateway_seconds or min(settings.gateway_answer_seconds, settings.request_seconds_max / 2),
             capture=capture_for(settings),
         )
         closing.push_async_callback(payments.close)

@@ -173,6 +173,7 @@ async def _run_worker(settings: config.Settings) -> None:
     from earmark.engine.ports.observer import NullObserver
     from earmark.observability.tracing import open_tracing
     from earmark.wiring.runtime import open_runtime
+    from earmark.workers import loop
 
     tracing = open_tracing() if settings.tracing else None
     observer = tracing.around(NullObserver()) if tracing else None
@@ -182,8 +183,7 @@ async def _run_worker(settings: config.Settings) -> None:
     out = Console(highlight=False, soft_wrap=True)
     async with open_runtime(settings, workers=True, sandbox=False, observer=observer) as runtime:
         out.print(f"Earmark workers: {', '.join(worker.name for worker in runtime.workers)}.")
-        async with runtime.working():
-            await stop.wait()
+        await loop.run(runtime.workers, stop, heartbeat=runtime.heartbeat)
     out.print("Stopped.")
 
 
