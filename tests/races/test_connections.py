@@ -236,7 +236,7 @@ def test_only_what_changes_nothing_is_tried_again() -> None:
         "bookings.sql",
         "payments.sql",
         "outbox.sql",
-        "accounts.sql",
+        "prepaid_accounts.sql",
         "api_keys.sql",
         "followed_events.sql",
         "maintenance.sql",

@@ -5,7 +5,8 @@ connection slots from committing in step. Within a batch the order of arrival de
 the others: a batch that breaks is split and run again, until the one that breaks is alone.
 
 Nor does one locked row stop the others. A batch waits for it only as long as a few batches take. Then the requests that
-need the row wait for it in a transaction of their own (`blocked_rows`), and the others are run again at once.
+need the row wait for it in a transaction of their own (`requests_waiting_for_locked_rows`), and the others are run
+again at once.
 """
 
 from __future__ import annotations
