@@ -206,6 +206,9 @@ async def test_a_synchronous_standby_is_well(primary: Postgres, standby: Postgre
     """Every commit waits for it, so a failover loses nothing."""
     assert standby.is_ours
     with settings(primary, {"synchronous_standby_names": names}):
+        # The process that sends to the standby reads the setting in its own time.
+        while primary.psql("SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')") == "0":
+            pass
         found = await diagnosis(primary)
     assert found.level is Level.OK
     assert found.said == "A failover to b loses nothing that was acknowledged: every commit waits for it."
