@@ -99,7 +99,7 @@ def test_looking_inside(valkey: Valkey, tmp_path: Path) -> None:
     """An operator sees who holds what and who waits, and can take a lock away: the next in line gets it."""
     with held_and_wanted(valkey.url, "invoice:42") as next_in_line:
         assert run_commands(HOWTO, folder=tmp_path, instead={"redis://localhost:6379/0": valkey.url}) == 4
-        assert next_in_line.wait(PAGE_SECONDS_MAX), "nobody was handed the lock that was taken away"
+        assert next_in_line.wait(PAGE_SECONDS_MAX), "no waiter got the lock that was taken away"
 
 
 @contextmanager

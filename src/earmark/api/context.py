@@ -29,7 +29,7 @@ _KEY_HEADER = KEY_HEADER.encode()
 class RequestContext:
     """The request, its caller, and the services."""
 
-    __slots__ = ("_principal", "_request", "endpoint", "engine", "headers", "path", "raw", "scope", "services")
+    __slots__ = ("_request", "caller", "endpoint", "engine", "headers", "path", "raw", "scope", "services")
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class RequestContext:
         self.endpoint = endpoint
         self.services = services
         self.engine = services.engine
-        self._principal = principal
+        self.caller = principal
+        """None only at endpoints without a scope."""
         self.headers = headers
         """As they were sent: bytes, by names in small letters."""
         self.raw = raw
@@ -64,8 +65,8 @@ class RequestContext:
     @property
     def principal(self) -> Principal:
         """The caller. Only endpoints without a scope have none."""
-        assert self._principal is not None
-        return self._principal
+        assert self.caller is not None
+        return self.caller
 
     @property
     def root(self) -> str:

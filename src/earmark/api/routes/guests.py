@@ -24,7 +24,7 @@ async def welcome(context: RequestContext) -> ApiResponse:
         check_key(key)
     context.services.limits.admit_guest(address_at(context.scope, hops=context.services.trust_proxy))
     now, authenticator = context.services.clock.now(), context.services.authenticator
-    known = context._principal  # noqa: SLF001 (this endpoint needs no caller)
+    known = context.caller
     # A token that a key issued ends with that key: it is never exchanged for one that does not.
     is_guest = known is not None and known.issuer == GUEST_ISSUER and known.actor.mode == authenticator.mode
     buyer = (known.actor.buyer if known and is_guest else None) or new_guest()
