@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.journal_changes import UNTOLD, Change, changes_of
+from earmark.domain.journal_field_changes import UNTOLD, Change, changes_of
 from earmark.engine.pending_writes import PendingWrites
 from earmark.store import payments
 from earmark.store.sqlite import rows
-from earmark.store.sqlite.transaction_steps import SqliteTransaction
+from earmark.store.sqlite.transaction_queries import SqliteTransaction
 
 if TYPE_CHECKING:
     import sqlite3

@@ -15,7 +15,7 @@ from earmark.api.auth import keys_and_tokens
 from earmark.api.middleware import read_and_decode_body, request_log
 from earmark.cli.commands import settings
 from earmark.cli.doctor import failover
-from earmark.domain import allocation, card_numbers, payment_method
+from earmark.domain import choose_best_seats, detect_card_numbers, mask_payment_method
 from earmark.engine.ports import heartbeats
 from earmark.errors import InvalidRequest
 from earmark.locks import glob_patterns, keys
@@ -23,7 +23,7 @@ from earmark.observability import logs, redaction
 from earmark.payments.gateways.stripe import sdk_calls
 from earmark.sandbox import form_encoding, stripe_endpoints
 from earmark.schemas import requests, to_command
-from earmark.store import erase_buyer
+from earmark.store import pseudonymise_buyer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -136,18 +136,18 @@ FOREIGN: dict[str, list[Work]] = {
     "schemas.requests.Label": _meta(requests._TEXT),
     "schemas.requests.Reference": _meta(requests._WHO),
     "schemas.requests.ReturnUrl": _meta("^https?://"),
-    "store.erase_buyer._OWN": _pattern(erase_buyer._OWN, "match"),
+    "store.erase_buyer._OWN": _pattern(pseudonymise_buyer._OWN, "match"),
     "store.erase_buyer.__init__": [
-        erase_buyer.Unnamer("25%-@ a", "-").text,
-        lambda text: erase_buyer.Unnamer("0", "-").text(text, "key"),
+        pseudonymise_buyer.Unnamer("25%-@ a", "-").text,
+        lambda text: pseudonymise_buyer.Unnamer("0", "-").text(text, "key"),
     ],
-    "domain.allocation._LAST_NUMBER": _pattern(allocation._LAST_NUMBER, "match"),
-    "domain.allocation._PARTS": _pattern(allocation._PARTS, "split"),
-    "domain.card_numbers._GROUPS": _pattern(card_numbers._GROUPS, "search", "findall"),
-    "domain.card_numbers._UUID": _pattern(card_numbers._UUID, "search", "findall"),
-    "domain.card_numbers._GROUP": _pattern(card_numbers._GROUP, "findall"),
-    "domain.payment_method._REFERENCE": _pattern(payment_method._REFERENCE, "fullmatch"),
-    "domain.payment_method._PREFIX": _pattern(payment_method._PREFIX, "match"),
+    "domain.allocation._LAST_NUMBER": _pattern(choose_best_seats._LAST_NUMBER, "match"),
+    "domain.allocation._PARTS": _pattern(choose_best_seats._PARTS, "split"),
+    "domain.card_numbers._GROUPS": _pattern(detect_card_numbers._GROUPS, "search", "findall"),
+    "domain.card_numbers._UUID": _pattern(detect_card_numbers._UUID, "search", "findall"),
+    "domain.card_numbers._GROUP": _pattern(detect_card_numbers._GROUP, "findall"),
+    "domain.payment_method._REFERENCE": _pattern(mask_payment_method._REFERENCE, "fullmatch"),
+    "domain.payment_method._PREFIX": _pattern(mask_payment_method._PREFIX, "match"),
     "engine.ports.heartbeats._FAILURE": _pattern(heartbeats._FAILURE, "match"),
     "cli.commands.settings._PASSWORD": [settings.without_password],
     "cli.commands.settings._IN_QUERY": [*_pattern(settings._IN_QUERY, "findall")],
@@ -189,7 +189,7 @@ WHOLE: dict[str, Work] = {
     "redact": redaction.redact,
     "redact, uncut": _uncut,
     "redact, known": _forget(_uncut),
-    "card numbers": lambda text: (card_numbers.has_card_number(text), list(card_numbers.find(text))),
+    "card numbers": lambda text: (detect_card_numbers.has_card_number(text), list(detect_card_numbers.find(text))),
     "redact_setup": redaction.redact_setup,
     "clean_field": lambda text: redaction.clean_field(text, {text: [text, text.encode()]}),
     "a log line": lambda text: str(logs.Line(event=redaction.clean(text), value=redaction.clean(text))),

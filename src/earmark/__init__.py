@@ -7,7 +7,7 @@ from earmark.version import __version__
 
 if TYPE_CHECKING:
     from earmark.domain.event import OnDecline
-    from earmark.domain.journal_changes import Change
+    from earmark.domain.journal_field_changes import Change
     from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.money import Money
     from earmark.domain.payment import PaymentState
@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Change": "domain.journal_changes",
+    "Change": "domain.journal_field_changes",
     "Earmark": "library",
     "EarmarkError": "errors",
     "Layout": "schemas.requests",

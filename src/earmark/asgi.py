@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from earmark import config
 from earmark.api import problem_response
 from earmark.api.app import create_app
-from earmark.api.services import open_services
+from earmark.api.handler_dependencies import open_services
 from earmark.errors import SetupError
 from earmark.library import Earmark
 from earmark.wiring import databases

@@ -67,7 +67,7 @@ def _check_secret(secret: str, *, name: str, danger: str) -> None:
 
 
 def _check_locks(url: str, source: str) -> None:
-    from earmark.locks.url import SERVERS_MIN, addresses_of
+    from earmark.locks.backend_from_url import SERVERS_MIN, addresses_of
 
     if 1 < (count := len(addresses_of(url))) < SERVERS_MIN:
         raise SetupError(

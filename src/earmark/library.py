@@ -25,9 +25,9 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, Extend, KeyedRequest, Release
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
-from earmark.payments.apply_report import wants
+from earmark.payments.apply_payment_report import wants
 from earmark.payments.service import ANSWER_SECONDS, PaymentService
-from earmark.schemas import problems, request_fields, requests, responses, to_command, to_response
+from earmark.schemas import build_request_body, errors_to_json_and_back, requests, responses, to_command, to_response
 from earmark.wiring import databases
 from earmark.wiring.gateways import open_sandbox
 from earmark.wiring.runtime import open_runtime
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Gateway
     from earmark.engine.ports.store import Clock, SeatMap
-    from earmark.schemas.request_fields import EventTerms, EventTermsPatch, HoldFields
+    from earmark.schemas.build_request_body import EventTerms, EventTermsPatch, HoldFields
     from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class Earmark:
         **terms: Unpack[EventTerms],
     ) -> responses.Event:
         """Create an event that sells seats (their prices by name) and pools (capacity and price by name)."""
-        said = request_fields.create(
+        said = build_request_body.create(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
         )
         body = requests.read(requests.EventBody, said)
@@ -141,7 +141,7 @@ class Earmark:
         **terms: Unpack[EventTermsPatch],
     ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
-        said = request_fields.change(seats=seats, pools=pools, **terms)
+        said = build_request_body.change(seats=seats, pools=pools, **terms)
         body = requests.read(requests.EventPatchBody, said)
         common = self._common(f"change {event_id}", said, key, _event)
         command = to_command.change(body, event_id=EventId(event_id), **common)
@@ -182,7 +182,7 @@ class Earmark:
 
         Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
         """
-        said = request_fields.hold(event_id, fields)
+        said = build_request_body.hold(event_id, fields)
         body = requests.read(requests.HoldBody, said)
         common = self._common("hold", said, key, _booking)
         command = to_command.hold(body, buyer=Buyer(fields["buyer"]), booking_id=self.engine.ids.booking_id(), **common)
@@ -223,7 +223,7 @@ class Earmark:
 
     async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """Give a hold more time, within the longest life of a hold."""
-        said = request_fields.said(seconds=seconds)
+        said = build_request_body.said(seconds=seconds)
         body, own = requests.read(requests.ExtendBody, said), to_command.booking_id_of(str(booking_id))
         command = Extend(**self._common(f"extend {own}", said, key, _booking), booking_id=own, seconds=body.seconds)
         return _value(await self.engine.extend(command), _booking, responses.Booking)
@@ -245,10 +245,10 @@ class Earmark:
         Without a `key`, the same call again is the same payment for a day, also after a crash; after a decline it is
         another try.
         """
-        said = request_fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        said = build_request_body.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
         body, own = requests.read(requests.PayBody, said), to_command.booking_id_of(str(booking_id))
         terms = self.payment_service.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
-        digest = self.payment_service.digest(request_fields.encode(said), gateway=terms["gateway"])
+        digest = self.payment_service.digest(build_request_body.encode(said), gateway=terms["gateway"])
         common = self._common(f"pay {own}", said, key or await self._pay_key(own, digest), _paid)
         command = to_command.pay(body, booking_id=own, terms=terms, **common)
         return _value(await self.payment_service.pay(command), _paid, responses.Paid)
@@ -268,7 +268,7 @@ class Earmark:
         key: str | None = None,
     ) -> responses.Booking:
         """Turn a hold into a sale whose money was taken elsewhere."""
-        said = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
+        said = build_request_body.confirm(payment_id=payment_id, payment_method=payment_method)
         body, own = requests.read(requests.ConfirmBody, said), to_command.booking_id_of(str(booking_id))
         common = self._common(f"confirm {own}", said, key, _booking)
         command = to_command.confirm(body, booking_id=own, **common)
@@ -291,7 +291,7 @@ class Earmark:
         key: str | None = None,
     ) -> responses.Undone:
         """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
-        said = request_fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
+        said = build_request_body.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
         body, own = requests.read(requests.CancelBody, said), to_command.booking_id_of(str(booking_id))
         command = to_command.cancel(
             body, booking_id=own, **self._common(f"cancel {own}", said, key, to_response.undone_value)
@@ -307,7 +307,7 @@ class Earmark:
         that does not know whether its call arrived calls again, and refunds nothing twice. For another refund that
         looks the same, give a key.
         """
-        said = request_fields.said(amount=amount, reason=reason)
+        said = build_request_body.said(amount=amount, reason=reason)
         body, own = requests.read(requests.RefundBody, said), to_command.booking_id_of(str(booking_id))
         common = self._common(f"refund {own}", said, key or f"refund:{own}:{_digest(said)}", to_response.paid_value)
         command = to_command.refund(body, booking_id=own, ids=self.engine.ids, **common)
@@ -348,21 +348,21 @@ class Earmark:
         return f"pay:{booking_id}:{_tries_that_are_over(booking, payments)}:{digest.hex()[:32]}"
 
     def _common(
-        self, what: str, said: request_fields.Fields, key: str | None, to_value: Callable[[Any, datetime], Any]
+        self, what: str, said: build_request_body.Fields, key: str | None, to_value: Callable[[Any, datetime], Any]
     ) -> to_command.Common:
         idempotency = None if key is None else self._keyed_request(what, said, to_command.check_key(key), to_value)
         return {"actor": self._actor, "entry_id": self.engine.ids.entry_id(), "idempotency": idempotency}
 
     def _keyed_request(
-        self, what: str, said: request_fields.Fields, key: str, to_value: Callable[[Any, datetime], Any]
+        self, what: str, said: build_request_body.Fields, key: str, to_value: Callable[[Any, datetime], Any]
     ) -> KeyedRequest:
         def write(value: Any, now: datetime) -> tuple[int, bytes]:
             try:
                 return 200, msgspec.json.encode(to_value(value, now))
             except Refusal as refusal:
-                return REFUSED, msgspec.json.encode(problems.tell(refusal))
+                return REFUSED, msgspec.json.encode(errors_to_json_and_back.tell(refusal))
 
-        digest = hashlib.sha256(f"{what}\n".encode() + request_fields.encode(said)).digest()
+        digest = hashlib.sha256(f"{what}\n".encode() + build_request_body.encode(said)).digest()
         return KeyedRequest(key=IdempotencyKey(self._scope, key), request_hash=digest, write=write)
 
 
@@ -371,7 +371,7 @@ def _value(result: Result, to_value: Callable[[Any, datetime], T], kind: type[T]
     record = result.record
     if record is not None:
         if record.status == REFUSED:
-            raise problems.retell(msgspec.json.decode(record.body), status=record.status)
+            raise errors_to_json_and_back.retell(msgspec.json.decode(record.body), status=record.status)
         return msgspec.json.decode(record.body, type=kind)
     assert isinstance(result, Decided), "a replayed result has a record"
     return to_value(result.value, result.now)
@@ -385,8 +385,8 @@ def _tries_that_are_over(booking: law.Booking, payments: Sequence[Payment]) -> i
     return sum(not wants(booking, payment) for payment in payments)
 
 
-def _digest(said: request_fields.Fields) -> str:
-    return hashlib.sha256(request_fields.encode(said)).hexdigest()[:32]
+def _digest(said: build_request_body.Fields) -> str:
+    return hashlib.sha256(build_request_body.encode(said)).hexdigest()[:32]
 
 
 def _event(event: Event, _: datetime) -> responses.Event:

@@ -60,7 +60,7 @@ async def test_without_a_key_fifty_at_once_have_fifty_effects(callers: list[Call
 # In the server's process: once a commit makes this true, the process is killed and its client gets no answer.
 HOLD_BACK = """
 import pathlib, time
-from earmark.store.sqlite.writer import Writer
+from earmark.store.sqlite.single_writer import Writer
 committed = Writer._commit
 
 def held_back(self, connection):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 from tests.locks.faulty_proxy import Direction, Proxy
 from tests.locks.topologies import ask
 
-from earmark.admission.local_hints import LocalHints
+from earmark.admission.local_taken_seats_cache import LocalHints
 from earmark.admission.lua_calls import SOURCE
 from earmark.admission.redis_servers import open_servers
 from earmark.admission.seat_admission import TTL_SECONDS, AdmissionPass, SeatAdmission
 from earmark.domain.id_types import EventId, SeatId, SeatRef
-from earmark.engine.ports.admission import Busy
+from earmark.engine.ports.seat_admission import Busy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.locks.faulty_proxy import Link
 
-    from earmark.admission.local_hints import RefusedSeats
+    from earmark.admission.local_taken_seats_cache import RefusedSeats
     from earmark.testservers import Valkey
 
 EVENT = EventId("concert-1")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.locks.breaker import Breaker, BreakerState
+from earmark.locks.circuit_breaker import Breaker, BreakerState
 from earmark.locks.errors import LocksUnavailable
 from earmark.locks.redis.call_batching import QUEUE_SHARE_MAX, CallBatcher
 from earmark.locks.redis.lua_calls import ScriptCall
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from earmark.admission import AdmissionPass, SeatAdmission
-    from earmark.engine.ports.admission import Busy
+    from earmark.engine.ports.seat_admission import Busy
     from earmark.testservers import Valkey
 
 

@@ -18,11 +18,11 @@ from tests.locks.hazard_support import stopped
 from tests.locks.topologies import ask, start_cluster
 
 from earmark.admission import AdmissionPass, open_admission
-from earmark.admission.local_hints import RefusedSeats
+from earmark.admission.local_taken_seats_cache import RefusedSeats
 from earmark.admission.lua_calls import SOURCE
 from earmark.admission.seat_admission import AdmissionCounts
 from earmark.domain.id_types import EventId
-from earmark.locks.breaker import BreakerState
+from earmark.locks.circuit_breaker import BreakerState
 from earmark.testservers.free_port import free_port
 
 from .support import BOUND, DEADLINE, EVENT, Inside, Liar, Slow, passed, refs, refused, seats, until, until_true
@@ -257,7 +257,7 @@ async def test_a_process_that_is_killed_between_admission_and_answer_blocks_its_
     program = f"""
 import asyncio
 from earmark.admission.seat_admission import SeatAdmission
-from earmark.admission.local_hints import LocalHints
+from earmark.admission.local_taken_seats_cache import LocalHints
 from earmark.admission.redis_servers import open_servers
 
 async def main():

@@ -16,7 +16,7 @@ from earmark.domain.id_types import Buyer, SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Decided, KeyedRequest
 from earmark.errors import IdempotencyMismatch, SeatsTaken
-from earmark.payments.pay import open_payment
+from earmark.payments.open_and_conclude_payment import open_payment
 from earmark.wiring import runtime
 
 from .support import PATIENCE, Inside, until

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.admission import AdmissionPass, open_admission
-from earmark.admission.local_hints import RefusedSeats
+from earmark.admission.local_taken_seats_cache import RefusedSeats
 from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.journal import IdempotencyKey
-from earmark.engine.ports.admission import Busy
+from earmark.engine.ports.seat_admission import Busy
 from earmark.errors import SetupError
 
 from .support import EVENT, admission_on, passed, refs, refused, seats, until, until_true

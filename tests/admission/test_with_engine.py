@@ -21,10 +21,10 @@ from earmark.config import Settings
 from earmark.domain.id_types import SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Decided, KeyedRequest, Replayed
-from earmark.engine.ports.admission import Busy
+from earmark.engine.ports.seat_admission import Busy
 from earmark.errors import SeatsTaken
 from earmark.testservers.free_port import free_port
-from earmark.wiring import redis as redis_parts
+from earmark.wiring import redis_locks_and_admission as redis_parts
 from earmark.wiring import runtime
 
 from .support import PATIENCE, Inside, Liar, Slow, until, until_true

@@ -9,18 +9,18 @@ import pytest
 
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator
-from earmark.api.services import Services
+from earmark.api.handler_dependencies import Services
 from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
-from earmark.schemas.seat_map import SeatMapRenderer, render_map
+from earmark.schemas.render_seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache
-from earmark.seatmap.entry_feed import EntryFeed
+from earmark.seatmap.in_process_journal_feed import EntryFeed
 from earmark.seatmap.stream_hub import StreamHub
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
-from earmark.webhooks.targets import Targets
+from earmark.webhooks.check_target_addresses import Targets
 from earmark.wiring.gateways import open_sandbox
 
 if TYPE_CHECKING:

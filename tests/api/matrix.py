@@ -21,7 +21,7 @@ from tests.sqlite_files import make_migrated
 from earmark.api.app import create_app
 from earmark.api.auth.guest_cookie import COOKIE
 from earmark.api.auth.keys_and_tokens import Authenticator, Principal, hash_of, new_key, new_key_id
-from earmark.api.services import Services
+from earmark.api.handler_dependencies import Services
 from earmark.clock import MovableClock
 from earmark.domain.api_key import GRANTABLE, Scope
 from earmark.domain.id_types import Buyer, KeyId
@@ -31,13 +31,13 @@ from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.gateways.balance.account_codes import AccountCodes
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.payments.service import PaymentService
-from earmark.schemas.seat_map import SeatMapRenderer, render_map
+from earmark.schemas.render_seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache
-from earmark.seatmap.entry_feed import EntryFeed
+from earmark.seatmap.in_process_journal_feed import EntryFeed
 from earmark.seatmap.stream_hub import StreamHub
 from earmark.store.sqlite import SqliteStore
 from earmark.uuids import Uuid7Ids
-from earmark.webhooks.targets import Targets
+from earmark.webhooks.check_target_addresses import Targets
 from earmark.wiring.gateways import open_sandbox
 
 if TYPE_CHECKING:

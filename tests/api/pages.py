@@ -12,7 +12,7 @@ from earmark.admission.seat_admission import AdmissionCounts
 from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
 from earmark.engine.ports.observer import StoreFigures
-from earmark.locks.breaker import Breaker
+from earmark.locks.circuit_breaker import Breaker
 from earmark.locks.stats import Stats
 from earmark.observability.metrics.metrics_page import Metrics
 from earmark.store.sqlite.memory import MemoryStore

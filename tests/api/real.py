@@ -16,7 +16,7 @@ from earmark.server.run import first_free_port, serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 HOST = "127.0.0.1"
 # Plain HTTP; an empty context spares every client the reading of certificate bundles.

@@ -26,7 +26,7 @@ from earmark.store.sqlite.memory import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (5, 200)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 FACTS = {
     "event_id": "concert",

@@ -13,7 +13,7 @@ from earmark.errors import StoreUnavailable
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 
 class ReadyStore:

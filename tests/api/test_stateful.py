@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
     from earmark.clock import MovableClock
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))

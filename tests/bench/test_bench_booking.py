@@ -20,10 +20,9 @@ import msgspec
 import pytest
 
 from earmark.bench import bench_servers
-from earmark.bench.bench_database import BenchDatabase, CountedRows
 from earmark.bench.booking.measure import (
     clients,
-    growth_data,
+    fill_large_database,
     growth_workload,
     html_report,
     markdown,
@@ -39,6 +38,7 @@ from earmark.bench.booking.measure.measurement_plan import WORKLOADS, BookingPla
 from earmark.bench.booking.measure.results import RATIOS, BookingFigures, MeasurementResult
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.bench.booking.strategy import StrategyInfo, StrategySettings, Want
+from earmark.bench.prepare_and_count_rows import BenchDatabase, CountedRows
 from earmark.bench.process_stats import DatabaseCpu
 from earmark.cli.commands.bench import Workload
 from earmark.errors import OutcomeUnknown, SetupError
@@ -423,7 +423,7 @@ async def test_the_count_by_lists_notices_the_same(bare: BenchDatabase) -> None:
 
 async def test_the_loaded_bookings_are_as_earmark_writes_them(database: BenchDatabase) -> None:
     """Growth is measured among real rows: every rule of `verify` holds, and the free seats can be sold."""
-    past = await growth_data.load(database, SMALL)
+    past = await fill_large_database.load(database, SMALL)
     store = await databases.open_store(database.url)
     try:
         assert await store.find_flaws(limit=10) == []

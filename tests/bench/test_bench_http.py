@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.bench.bench_database import CountedRows
 from earmark.bench.http import load_generator, run
 from earmark.bench.http.load_generator import HttpAnswers, HttpJob
 from earmark.bench.http.measured_servers import EMPTY, OURS, PEER
 from earmark.bench.http.results import HttpFigures, HttpMeasurement, HttpPlan, HttpResult, ServerLimits
 from earmark.bench.http_bytes import is_complete
+from earmark.bench.prepare_and_count_rows import CountedRows
 from earmark.config import Settings
 
 if TYPE_CHECKING:

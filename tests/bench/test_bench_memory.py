@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.bench.bench_database import BenchDatabase
-from earmark.bench.booking.measure import memory_workload
-from earmark.bench.booking.measure.memory_load import EventCalendar, HoldTurn, requests
+from earmark.bench.booking.measure import server_memory_growth
+from earmark.bench.booking.measure.server_memory_load_generator import EventCalendar, HoldTurn, requests
+from earmark.bench.prepare_and_count_rows import BenchDatabase
 from earmark.bench.process_stats import process_tree
 from earmark.errors import SetupError
 
@@ -66,9 +66,9 @@ async def database(postgres_url: str) -> AsyncIterator[BenchDatabase]:
 
 
 async def measure_memory(
-    database: BenchDatabase, redis: str, *, holds: int, program: str = memory_workload.PROGRAM
-) -> memory_workload.ServerMemory:
-    return await memory_workload.measure(
+    database: BenchDatabase, redis: str, *, holds: int, program: str = server_memory_growth.PROGRAM
+) -> server_memory_growth.ServerMemory:
+    return await server_memory_growth.measure(
         database,
         redis=redis,
         first=holds // 10,
@@ -85,7 +85,7 @@ async def test_a_server_does_not_grow_with_its_work(database: BenchDatabase, red
     measured = await measure_memory(database, redis_url, holds=HOLDS)
     assert measured.holds == HOLDS
     assert set(measured.megabytes) == {0, HOLDS // 10, HOLDS}
-    assert measured.growth <= memory_workload.GROWTH_MAX
+    assert measured.growth <= server_memory_growth.GROWTH_MAX
     assert measured.events > measured.retired > 0
 
 
@@ -93,7 +93,7 @@ async def test_a_server_does_not_grow_with_its_work(database: BenchDatabase, red
 async def test_a_server_that_keeps_memory_is_noticed(database: BenchDatabase, redis_url: str, program: str) -> None:
     """The control: memory that is kept for each hold is measured, in all processes of the server."""
     measured = await measure_memory(database, redis_url, holds=FEW, program=program)
-    assert measured.growth > memory_workload.GROWTH_MAX
+    assert measured.growth > server_memory_growth.GROWTH_MAX
 
 
 async def test_a_server_that_refuses_most_holds_is_not_measured(database: BenchDatabase, redis_url: str) -> None:

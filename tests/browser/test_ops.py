@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Locator, Route
 
-    from earmark.locks.sync import SyncLocks
+    from earmark.locks.sync_locks import SyncLocks
 
 pytestmark = pytest.mark.browser
 

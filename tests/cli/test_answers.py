@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.cli import main, output
+from earmark.cli import main, print_results_and_advice
 from earmark.errors import BookingExpired, LimitExceeded, SeatsTaken
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def test_a_refusal_is_a_sentence(earmark: Callable[..., tuple[int, str, str]], c
 
 def test_facts_of_a_refusal_are_written_plainly() -> None:
     """Lists, numbers, moments, and the booking of each seat."""
-    taken = output.advise(SeatsTaken(seats=["A1", "A2"], yours={"A1": "b1"}))
+    taken = print_results_and_advice.advise(SeatsTaken(seats=["A1", "A2"], yours={"A1": "b1"}))
     assert "(seats: A1, A2; yours: A1 is b1)" in taken
-    assert "(limit: 4; have: 3; asked: 2)" in output.advise(LimitExceeded(limit=4, have=3, asked=2))
+    assert "(limit: 4; have: 3; asked: 2)" in print_results_and_advice.advise(LimitExceeded(limit=4, have=3, asked=2))
     ended = BookingExpired(expires_at=datetime(2026, 5, 1, 19, 30, tzinfo=UTC))
-    assert "(expires at: 2026-05-01 19:30:00 UTC)" in output.advise(ended)
+    assert "(expires at: 2026-05-01 19:30:00 UTC)" in print_results_and_advice.advise(ended)
 
 
 @pytest.mark.parametrize("option", [True, False])

@@ -17,8 +17,8 @@ from tests.sqlite_files import make_migrated
 from earmark import config
 from earmark.cli import main
 from earmark.cli.commands.doctor import examine
-from earmark.cli.doctor import proxies, secrets, workers_and_backlog
 from earmark.cli.doctor import redis as of_redis
+from earmark.cli.doctor import secrets, trusted_proxy_setting, workers_and_backlog
 from earmark.cli.doctor.findings import Finding, Level
 from earmark.cli.doctor.workers_and_backlog import COUNTS
 from earmark.clock import MovableClock, SystemClock
@@ -28,8 +28,8 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.library import Earmark
-from earmark.payments.driver import PaymentDriver
-from earmark.seatmap.entry_feed import EntryFeed
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
+from earmark.seatmap.in_process_journal_feed import EntryFeed
 from earmark.store import sql_files
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
 from earmark.wiring import databases, gateways, runtime
@@ -332,7 +332,9 @@ async def test_a_broken_promise_is_ill_and_is_not_touched(file_url: str) -> None
 def test_what_a_recount_sets_right_are_rules_of_verify() -> None:
     """Else a renamed rule would never be set right again."""
     for dialect in ("postgres", "sqlite"):
-        rules = {query.why.partition(": ")[2] for query in sql_files.load(dialect, "verify.sql").values()}
+        rules = {
+            query.why.partition(": ")[2] for query in sql_files.load(dialect, "find_broken_invariants.sql").values()
+        }
         assert rules >= COUNTS
 
 
@@ -413,10 +415,10 @@ def test_a_key_that_is_not_set_is_noted() -> None:
 
 def test_proxies_without_a_setting_are_noted() -> None:
     """Declines by address are not bounded then; where they are not to be, there is nothing to say."""
-    assert levels(proxies.findings(config.Settings())) == ["note"]
+    assert levels(trusted_proxy_setting.findings(config.Settings())) == ["note"]
     for said in (config.Settings(trust_proxy=0), config.Settings(trust_proxy=2)):
-        assert levels(proxies.findings(said)) == ["ok"]
-    assert levels(proxies.findings(config.Settings(declines_per_address_max=0))) == ["ok"]
+        assert levels(trusted_proxy_setting.findings(said)) == ["ok"]
+    assert levels(trusted_proxy_setting.findings(config.Settings(declines_per_address_max=0))) == ["ok"]
 
 
 async def redis_levels(url: str, *, patience_seconds: float = 60.0) -> list[tuple[str, str]]:

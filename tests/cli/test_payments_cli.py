@@ -25,7 +25,7 @@ from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.library import Earmark
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.server import run_in_thread
 from earmark.wiring import gateways, runtime

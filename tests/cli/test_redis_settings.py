@@ -10,7 +10,7 @@ import pytest
 
 from earmark import config
 from earmark.api.app import create_app
-from earmark.api.services import open_services
+from earmark.api.handler_dependencies import open_services
 from earmark.cli import main
 from earmark.cli.commands.doctor import examine
 from earmark.cli.doctor.findings import Finding, Level
@@ -18,7 +18,7 @@ from earmark.errors import SetupError
 from earmark.locks import Locks
 from earmark.locks.redis.leases import RedisLeases
 from earmark.locks.redis.redlock import RedlockLeases
-from earmark.wiring import redis as redis_parts
+from earmark.wiring import redis_locks_and_admission as redis_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

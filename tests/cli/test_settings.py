@@ -16,13 +16,13 @@ from earmark.cli import main
 from earmark.cli.commands.settings import without_password
 from earmark.config import Settings
 from earmark.errors import SetupError
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.service import PaymentService
-from earmark.seatmap.entry_feed import EntryFeed
+from earmark.seatmap.in_process_journal_feed import EntryFeed
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.wiring import gateways, runtime
-from earmark.wiring import redis as redis_parts
+from earmark.wiring import redis_locks_and_admission as redis_parts
 from earmark.wiring.workers import ROLES, dispatcher_for, heartbeat_for, workers_for
 
 if TYPE_CHECKING:

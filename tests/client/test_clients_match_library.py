@@ -13,8 +13,8 @@ from earmark import Earmark, errors
 from earmark.api import problem_response as door
 from earmark.client import AsyncClient, Client
 from earmark.errors import EarmarkError, Outage, Refusal, SeatsTaken
-from earmark.schemas import problems
-from earmark.schemas.request_fields import HoldFields
+from earmark.schemas import errors_to_json_and_back
+from earmark.schemas.build_request_body import HoldFields
 from earmark.schemas.requests import HoldBody
 
 from .unasync import ASYNC, SYNC, tidy, unasync
@@ -81,7 +81,7 @@ def test_an_error_is_the_same_on_the_other_side(kind: type[EarmarkError]) -> Non
     """Class, code, facts and whether it may pass: a handler written for the library works for the service."""
     error = build(kind)
     told = msgspec.json.decode(msgspec.json.encode(door.describe(error)))
-    again = problems.retell(told, status=told["status"])
+    again = errors_to_json_and_back.retell(told, status=told["status"])
     assert type(again) is kind
     assert again.transient == error.transient
     assert {**again.facts(), "because": ""} == {**error.facts(), "because": ""}
@@ -89,14 +89,16 @@ def test_an_error_is_the_same_on_the_other_side(kind: type[EarmarkError]) -> Non
 
 def test_what_is_not_known_is_still_a_refusal_or_an_outage() -> None:
     """A newer server may refuse with a code that this version does not know."""
-    refusal = problems.retell({"code": "too_loud", "transient": True, "decibels": 99}, status=409)
+    refusal = errors_to_json_and_back.retell({"code": "too_loud", "transient": True, "decibels": 99}, status=409)
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.transient, refusal.facts()["decibels"]) == ("too_loud", True, 99)
     assert "too_loud" in str(refusal)
-    outage = problems.retell({"code": "on_fire", "transient": False}, status=500)
+    outage = errors_to_json_and_back.retell({"code": "on_fire", "transient": False}, status=500)
     assert isinstance(outage, Outage)
     assert (outage.code, outage.transient) == ("on_fire", False)
-    assert not isinstance(problems.retell({"code": "seats_taken"}, status=409), SeatsTaken), "it names no seats"
+    assert not isinstance(errors_to_json_and_back.retell({"code": "seats_taken"}, status=409), SeatsTaken), (
+        "it names no seats"
+    )
 
 
 def test_a_hold_has_the_same_fields_for_http_the_library_and_the_clients() -> None:

@@ -16,7 +16,7 @@ from earmark.errors import (
     SetupError,
     Unreachable,
 )
-from earmark.schemas.problems import OtherOutage
+from earmark.schemas.errors_to_json_and_back import OtherOutage
 
 from .conftest import booked, problem
 

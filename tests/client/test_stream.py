@@ -11,7 +11,7 @@ import pytest
 
 from earmark import Delta, Map
 from earmark.client import http_messages
-from earmark.client.event_stream import StreamPosition
+from earmark.client.stream_position_and_reconnect import StreamPosition
 from earmark.errors import EventUnknown, Unreachable
 
 from .conftest import problem

@@ -12,7 +12,7 @@ from earmark.domain.id_types import EventId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Command, Decided, KeyedRequest, Replayed
-from earmark.engine.idempotency import KnownKeys
+from earmark.engine.look_up_idempotency_keys import KnownKeys
 from earmark.errors import (
     BookingResolved,
     EventExists,

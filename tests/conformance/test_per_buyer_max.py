@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.event import Event
+from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.policy import Policy
 from earmark.domain.seat import Seat
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Actor, CreateEvent, Hold, Release, Result

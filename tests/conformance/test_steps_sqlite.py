@@ -14,7 +14,7 @@ from earmark.engine.ports.store import Changes
 from earmark.errors import OutcomeUnknown, SetupError, StoreUnavailable
 from earmark.store.pending_migrations import Migration, migrations
 from earmark.store.sqlite import SqliteStore, migrate
-from earmark.store.sqlite import writer as writer_module
+from earmark.store.sqlite import single_writer as writer_module
 
 from .steps_support import SHOW, WITHIN, Shop, seat_ref
 

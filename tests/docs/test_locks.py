@@ -23,7 +23,7 @@ from tests import skip_summary
 
 import earmark.locks
 from earmark.locks import Backend, DirectBackend, Group, LockError, Locks, duration_limits, errors, keys
-from earmark.locks.breaker import Breaker, BreakerState
+from earmark.locks.circuit_breaker import Breaker, BreakerState
 from earmark.locks.local import LocalLeases
 from earmark.locks.postgres import PostgresLeases
 from earmark.locks.prometheus import LocksCollector
@@ -262,7 +262,7 @@ def test_every_option_has_its_default() -> None:
 
 def test_every_kind_of_url_is_listed_and_understood() -> None:
     """Each scheme that the code knows has a row, and each example of the page makes locks."""
-    from earmark.locks.url import SCHEMES
+    from earmark.locks.backend_from_url import SCHEMES
 
     listed = [codes(row[0]) for row in table(section(REFERENCE, "## Where locks are kept"))]
     schemes = {example.partition("://")[0] for row in listed for example in row}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from earmark.domain.allocation import Wish, allocate
+from earmark.domain.choose_best_seats import Wish, allocate
 from earmark.domain.id_types import EventId, SeatId
 from earmark.domain.seat import Seat
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earmark.domain.card_numbers import check_method, check_payment_method, find, has_card_number
+from earmark.domain.detect_card_numbers import check_method, check_payment_method, find, has_card_number
 from earmark.errors import InvalidRequest
 
 NUMBERS = [

@@ -11,7 +11,7 @@ import pytest
 
 from earmark.domain import booking as law
 from earmark.domain import state_machine
-from earmark.domain.policy import Policy
+from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.domain.state_machine import ACTIVE_STATES, EDGES, ENDED, MOVES, SAGA_ONLY, State, Verb
 from earmark.errors import Refusal
 

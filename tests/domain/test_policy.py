@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from earmark.domain import booking as law
 from earmark.domain.event import ttl_seconds
-from earmark.domain.policy import Policy, extended_until
+from earmark.domain.hold_time_and_buyer_limits import Policy, extended_until
 from earmark.errors import ExtensionRefused, InvalidRequest
 
 if TYPE_CHECKING:

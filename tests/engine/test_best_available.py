@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.allocation import Wish
+from earmark.domain.choose_best_seats import Wish
 from earmark.domain.event import Event
 from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import Seat
-from earmark.engine.best_available import ROUNDS_MAX, BestSeats
 from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
 from earmark.engine.engine import Engine
+from earmark.engine.hold_best_available import ROUNDS_MAX, BestSeats
 from earmark.errors import NoneAvailable, Overloaded, SeatsTaken
 from earmark.store.sqlite.memory import MemoryStore
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine.commit_speed import LOCK_SECONDS_MIN
+from earmark.engine.estimate_queue_time import LOCK_SECONDS_MIN
 from earmark.engine.group_commit import DECIDING_SECONDS, ROW_WAITS_MAX
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.errors import OutcomeUnknown, Overloaded, RowBusy, StoreUnavailable

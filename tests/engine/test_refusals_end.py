@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine import batch_transaction, group_commit, queued_requests
+from earmark.engine import batch_transaction, group_commit, queued_request
 from earmark.errors import Refusal
 from earmark.testing import open_in_memory
 
@@ -90,7 +90,7 @@ async def test_control_a_refusal_that_its_request_refers_to_stays(monkeypatch: p
 
     async def submit(self: Any, command: Any, *, within: float) -> Any:
         loop = asyncio.get_running_loop()
-        request = queued_requests.QueuedRequest(command, loop.create_future(), deadline=loop.time() + within)
+        request = queued_request.QueuedRequest(command, loop.create_future(), deadline=loop.time() + within)
         self._deadlines.watch(request)
         self._enter(request)
         return await request.result

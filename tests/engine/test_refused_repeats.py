@@ -12,11 +12,11 @@ from tests.races.commands import EVENT, IDS, SHOP, a_hold, a_play
 from tests.races.optimistic_writes import idempotency
 
 from earmark.clock import MovableClock
+from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.domain.id_types import SeatId
-from earmark.domain.policy import Policy
 from earmark.engine.commands import ChangeEvent, Decided, Hold, Replayed, SeatPatch
 from earmark.engine.engine import Engine
-from earmark.engine.ports.admission import Busy
+from earmark.engine.ports.seat_admission import Busy
 from earmark.errors import IdempotencyMismatch, LimitExceeded, Refusal, SaleClosed, SeatsTaken, SeatUnknown
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine import shared_reads as module
-from earmark.engine.shared_reads import SharedReads
+from earmark.engine import batched_reads as module
+from earmark.engine.batched_reads import SharedReads
 from earmark.errors import Overloaded, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.engine.ports.store import Store
-    from earmark.store.erase_buyer import Erasure
     from earmark.store.postgres import PostgresStore
+    from earmark.store.pseudonymise_buyer import Erasure
     from earmark.store.sqlite import SqliteStore
 
 ANN = "ann.lee@example.com"

@@ -12,7 +12,7 @@ from tests.migration.test_application_role import owner, role, url_of
 
 from earmark.errors import SetupError
 from earmark.store import sql_files
-from earmark.store.erase_buyer import KEPT_FIELDS, new_pseudonym
+from earmark.store.pseudonymise_buyer import KEPT_FIELDS, new_pseudonym
 from earmark.wiring import databases
 
 from .conftest import ANN, HOURS, Place, ShopApi, fill, shop_api_over

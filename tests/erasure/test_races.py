@@ -12,8 +12,8 @@ import pytest
 
 from earmark.errors import StoreUnavailable
 from earmark.store import sql_files
-from earmark.store.erase_buyer import KEPT_FIELDS, Unnamer, new_pseudonym
 from earmark.store.postgres import erase_buyer
+from earmark.store.pseudonymise_buyer import KEPT_FIELDS, Unnamer, new_pseudonym
 from earmark.store.sqlite.erase_buyer import _add_functions as teach
 
 from .conftest import ANN, HOURS, Place, ShopApi, event_body, shop_api_over

@@ -12,7 +12,7 @@ import pytest
 from tests import skip_summary
 from tests.pgbouncer import pgbouncer_program
 
-from earmark.locks.ports import Group
+from earmark.locks.backend_protocol import Group
 from earmark.testservers import ServerUnavailable
 
 from .topologies import start_cluster, start_one, start_redlock, start_sentinels

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earmark.errors import SetupError
-from earmark.locks.breaker import Breaker, BreakerChange, BreakerState
+from earmark.locks.circuit_breaker import Breaker, BreakerChange, BreakerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

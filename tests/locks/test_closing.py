@@ -15,7 +15,7 @@ from earmark.locks import Locks, LocksUnavailable
 from earmark.locks.redis.handover_subscription import HandoverWaiters
 from earmark.locks.redis.lua_calls import LeaseScript, RedisKeys
 from earmark.locks.redis.script_connection import ServerConnection
-from earmark.locks.redis.single_server import connection_options, one_pool
+from earmark.locks.redis.single_server_connections import connection_options, one_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,8 @@ import pytest
 from tests.locks.topologies import ask, start_cluster, start_private, start_redlock, start_sentinels
 
 from earmark.locks import LockBusy, LockLost, Locks, LocksUnavailable
-from earmark.locks.breaker import BreakerState
-from earmark.locks.ports import Group
+from earmark.locks.backend_protocol import Group
+from earmark.locks.circuit_breaker import BreakerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from earmark.locks.backend_protocol import Claim, Group
 from earmark.locks.errors import KeysApart, LockBusy, LocksUnavailable
 from earmark.locks.fallback import FallbackLeases
 from earmark.locks.fencing import DatabaseFences, FencedLeases
 from earmark.locks.local import LocalLeases
-from earmark.locks.ports import Claim, Group
 from earmark.locks.postgres import PostgresLeases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.locks.ports import Backend, Grant, Holding
+    from earmark.locks.backend_protocol import Backend, Grant, Holding
     from earmark.testservers import Postgres
 
 SECONDS_MAX = 20.0

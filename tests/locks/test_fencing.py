@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from earmark.locks.backend_protocol import Claim, Group
 from earmark.locks.errors import LockBusy, LockLost, LocksUnavailable
 from earmark.locks.fencing import DatabaseFences, FencedLeases
 from earmark.locks.local import LocalLeases, LocalTable
-from earmark.locks.ports import Claim, Group
 from earmark.locks.postgres import PostgresLeases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
+    from earmark.locks.backend_protocol import Backend, Grant
     from earmark.locks.fencing import Fences
-    from earmark.locks.ports import Backend, Grant
     from earmark.testservers import Postgres
 
 SECONDS_MAX = 20.0

@@ -10,15 +10,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from earmark.locks.backend_protocol import Claim, Group
 from earmark.locks.errors import LockBusy, QueueFull
 from earmark.locks.glob_patterns import compiled, regex_of
 from earmark.locks.local import LocalLeases, LocalTable, SyncLocalLeases, Waiter
-from earmark.locks.ports import Claim, Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from earmark.locks.ports import Backend, DirectBackend, Grant
+    from earmark.locks.backend_protocol import Backend, DirectBackend, Grant
 
 SECONDS_MAX = 20.0
 

@@ -12,14 +12,14 @@ import asyncpg
 import pytest
 
 from earmark.locks import postgres
+from earmark.locks.backend_protocol import Claim, Group
 from earmark.locks.errors import LockBusy, LocksUnavailable, TimeRefused
-from earmark.locks.ports import Claim, Group
 from earmark.locks.postgres import PostgresLeases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from earmark.locks.ports import Backend, Grant
+    from earmark.locks.backend_protocol import Backend, Grant
     from earmark.testservers import Postgres
 
 SECONDS_MAX = 20.0

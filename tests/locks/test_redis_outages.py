@@ -35,7 +35,7 @@ from tests.locks.hazard_support import (
 from tests.locks.topologies import ask, start_private
 
 from earmark.locks import LockBusy, LockLost, Locks, LocksUnavailable
-from earmark.locks.breaker import BreakerState
+from earmark.locks.circuit_breaker import BreakerState
 from earmark.testservers.free_port import free_port
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from earmark.locks import LockBusy, Locks
-from earmark.locks.breaker import Breaker
+from earmark.locks.circuit_breaker import Breaker
 from earmark.locks.prometheus import LocksCollector, register
 from earmark.locks.stats import (
     ACQUISITION_BOUNDS,

@@ -14,8 +14,8 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import State
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
-from earmark.payments.apply_report import LATE
-from earmark.payments.driver import CallbackMismatch
+from earmark.payments.apply_payment_report import LATE
+from earmark.payments.drive_payment_to_its_end import CallbackMismatch
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.model import IntentStatus, RefundStatus
 

@@ -14,7 +14,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, Cancel, ChangeEvent, Decided, Pay, RefundPayment, SeatPatch
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -12,8 +12,8 @@ from earmark.domain.id_types import RefundId
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import GatewaySilent, RefundOrder, RefundReport, Report
 from earmark.engine.verbs import cancel
-from earmark.payments import apply_report, driver, gateway_orders
-from earmark.payments.driver import PaymentDriver, PaymentStep
+from earmark.payments import apply_payment_report, drive_payment_to_its_end, gateway_orders
+from earmark.payments.drive_payment_to_its_end import PaymentDriver, PaymentStep
 from earmark.sandbox.gateway import SandboxGateway
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def the_last_callback_is_right(patch: pytest.MonkeyPatch) -> None:
 
 def late_money_is_kept(patch: pytest.MonkeyPatch) -> None:
     """Late money is kept for nothing."""
-    patch.setattr(apply_report._ReportedPayment, "_give_back", lambda _, payment, **__: payment)
+    patch.setattr(apply_payment_report._ReportedPayment, "_give_back", lambda _, payment, **__: payment)
 
 
 def nothing_is_retried(patch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,9 @@ def what_is_given_up_is_not_voided(patch: pytest.MonkeyPatch) -> None:
 def everything_is_charged_in_euro(patch: pytest.MonkeyPatch) -> None:
     """The same numbers, in the wrong currency."""
     order_of = gateway_orders.order_of
-    patch.setattr(driver, "order_of", lambda payment: msgspec.structs.replace(order_of(payment), currency="EUR"))
+    patch.setattr(
+        drive_payment_to_its_end, "order_of", lambda payment: msgspec.structs.replace(order_of(payment), currency="EUR")
+    )
 
 
 def _never_look_back(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.verbs.cancel import cancel
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.sandbox import Sandbox
 

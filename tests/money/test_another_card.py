@@ -10,13 +10,13 @@ from tests.money.shop_and_bank import CARD, PRICE, World
 from tests.sandbox.payment_methods import Method
 
 from earmark.domain.event import OnDecline
+from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.domain.payment import PaymentState
-from earmark.domain.policy import Policy
 from earmark.domain.state_machine import State
 from earmark.engine.engine import Engine
 from earmark.errors import TooManyDeclines
-from earmark.payments import pay as pay_verb
-from earmark.payments.driver import PaymentDriver
+from earmark.payments import open_and_conclude_payment as pay_verb
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.gateway_orders import order_of
 from earmark.sandbox.faults import Fault, FaultRule
 from earmark.sandbox.model import IntentStatus, LedgerMove

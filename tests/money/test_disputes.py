@@ -18,7 +18,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState, SettledAs
 from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import Callback, GatewaySilent
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.gateways.stripe.gateway import StripeGateway
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids

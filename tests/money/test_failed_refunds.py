@@ -11,8 +11,8 @@ from tests.money.shop_and_bank import World
 
 from earmark.domain.payment import PaymentState, RefundState
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding
-from earmark.payments import driver
-from earmark.payments.driver import PaymentDriver
+from earmark.payments import drive_payment_to_its_end
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.sandbox.model import LedgerMove
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ async def test_a_refund_that_takes_days_hides_none_that_failed(shop: Shop) -> No
 
 async def test_control_without_the_query_nothing_is_noticed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """How a payment stands says nothing of its refunds."""
-    monkeypatch.setattr(driver, "REFUNDS_LOOKED_AT_MAX", -PRICE)
+    monkeypatch.setattr(drive_payment_to_its_end, "REFUNDS_LOOKED_AT_MAX", -PRICE)
     booking = await refunded_sale(shop, 1000)
     shop.gateway.made = FAILED
     await shop.driver.advance((await shop.payment(booking)).id, ask_gateway=True)

@@ -15,7 +15,7 @@ from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.engine.ports.store import Changes
 from earmark.errors import InvalidRequest
-from earmark.payments import apply_report
+from earmark.payments import apply_payment_report
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
@@ -32,7 +32,7 @@ async def settle(shop: Shop, payment: Payment, how: SettledAs) -> Payment:
     about = await shop.store.read_dossier(payment.id)
     assert about is not None
     return await shop.engine.transact(
-        partial(apply_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=shop.engine.ids)
+        partial(apply_payment_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=shop.engine.ids)
     )
 
 
@@ -96,7 +96,9 @@ async def test_a_booking_that_still_waits_is_sold_for_what_is_kept_and_else_lost
     about = await shop.store.read_dossier(payment.id)
     assert about is not None
     await shop.engine.transact(
-        partial(apply_report.apply_report, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+        partial(
+            apply_payment_report.apply_report, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy
+        )
     )
     flagged = await shop.payment(held)
     assert (flagged.state, flagged.captured) == (PaymentState.NEEDS_ATTENTION, 1000)
@@ -118,7 +120,9 @@ async def test_what_an_operator_refunded_outside_is_not_refunded_again(
     about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
     assert about is not None
     await shop.engine.transact(
-        partial(apply_report.apply_report, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy)
+        partial(
+            apply_payment_report.apply_report, report=LESS, about=about, ids=shop.engine.ids, policy=shop.engine.policy
+        )
     )
     await settle(shop, await shop.payment(paid.booking), how)
     assert (await shop.cancel(paid.booking)).state is State.CANCELLED

@@ -12,8 +12,8 @@ from earmark.domain.payment import payment_id_for
 from earmark.engine.commands import KeyedRequest, Pay
 from earmark.engine.engine import Engine
 from earmark.errors import IdempotencyMismatch
-from earmark.payments.driver import PaymentDriver
-from earmark.payments.pay import open_payment
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
+from earmark.payments.open_and_conclude_payment import open_payment
 
 if TYPE_CHECKING:
     from tests.money.conftest import Shop
@@ -82,7 +82,7 @@ async def test_without_the_record_another_request_takes_the_key_over(
     held = await shop.hold("A1")
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
     await pay(shop, command_of(shop, held))
-    monkeypatch.setattr("earmark.payments.pay._refuse_another", lambda *_, **__: None)
+    monkeypatch.setattr("earmark.payments.open_and_conclude_payment._refuse_another", lambda *_, **__: None)
     shop.gateway.says["status"] = AUTHORISED
     assert (await pay(shop, command_of(shop, held, body="mastercard"))).record.body == b"confirmed"
     with pytest.raises(IdempotencyMismatch):

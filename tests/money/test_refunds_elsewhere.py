@@ -19,14 +19,14 @@ from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standin
 from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import Callback, GatewaySilent, RefundRecord, Report
 from earmark.errors import RefundRefused
-from earmark.payments import apply_refund_report, apply_report
-from earmark.payments.driver import PaymentDriver
-from earmark.payments.gateway_comparison import differences
+from earmark.payments import apply_payment_report, apply_refund_report
+from earmark.payments.compare_with_gateway_records import differences
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.gateways.stripe.gateway import StripeGateway
 from earmark.sandbox.faults import Fault, FaultRule
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.model import LedgerMove
-from earmark.schemas.payment_review import cases
+from earmark.schemas.payments_needing_review import cases
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
@@ -85,7 +85,7 @@ async def settle(world: World, booking: Booking, how: SettledAs) -> Payment:
     about = await world.store.read_dossier((await payment_of(world, booking)).id)
     assert about is not None
     return await world.engine.transact(
-        partial(apply_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=world.ids)
+        partial(apply_payment_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=world.ids)
     )
 
 

@@ -9,8 +9,8 @@ from tests.money.conftest import PRICE
 from tests.money.scripted_gateway import AUTHORISED, CAPTURED, DECLINED, PROCESSING
 
 from earmark.domain.event import OnDecline
+from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.domain.payment import PaymentState, Standing
-from earmark.domain.policy import Policy
 from earmark.domain.state_machine import State
 from earmark.engine.commands import Confirm
 from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent, RefundReport, RefundStanding, Report

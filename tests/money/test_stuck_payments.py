@@ -20,8 +20,8 @@ from earmark.domain.payment import PaymentState, SettledAs, Standing
 from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.errors import InvalidRequest
-from earmark.payments import apply_report
-from earmark.payments.driver import PaymentDriver, PaymentStep, next_step
+from earmark.payments import apply_payment_report
+from earmark.payments.drive_payment_to_its_end import PaymentDriver, PaymentStep, next_step
 from earmark.payments.gateways.stripe.gateway import StripeGateway
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.model import LedgerMove
@@ -203,7 +203,7 @@ async def test_a_sale_for_which_nothing_was_taken_is_cancelled(shop: Shop) -> No
     assert about is not None
     nothing = Report(standing=Standing.CAPTURED, gateway_id="pi_1", captured=0)
     hear = partial(
-        apply_report.apply_report, report=nothing, about=about, ids=shop.engine.ids, policy=shop.engine.policy
+        apply_payment_report.apply_report, report=nothing, about=about, ids=shop.engine.ids, policy=shop.engine.policy
     )
     await shop.engine.transact(hear)
     await settle(shop, await shop.payment(paid.booking), SettledAs.NOTHING)

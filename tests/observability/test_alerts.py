@@ -24,7 +24,7 @@ from tests.observability.promql import Page, Query, read
 
 from earmark.admission import open_admission
 from earmark.api.app import create_app
-from earmark.api.services import Services
+from earmark.api.handler_dependencies import Services
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewayDenied
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
@@ -32,7 +32,7 @@ from earmark.locks import LockBusy, Locks
 from earmark.locks.prometheus import register
 from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
-from earmark.schemas.seat_map import render_map
+from earmark.schemas.render_seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey

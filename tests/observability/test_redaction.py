@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from earmark.api.auth.keys_and_tokens import new_key
-from earmark.domain import card_numbers
+from earmark.domain import detect_card_numbers
 from earmark.domain.live_or_test_mode import Mode
 from earmark.observability import redaction
 from earmark.observability.logs import Line
@@ -97,7 +97,7 @@ def test_a_card_number_is_redacted_in_a_log_line(monkeypatch: pytest.MonkeyPatch
 
     assert line().count(STRUCK) == len(said)
     assert not any(digit in line() for digit in "0123456789")
-    monkeypatch.setattr(card_numbers, "find", lambda _: iter(()))
+    monkeypatch.setattr(detect_card_numbers, "find", lambda _: iter(()))
     assert STRUCK not in line()
 
 

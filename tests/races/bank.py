@@ -28,9 +28,9 @@ from earmark.engine.ports.gateway import (
     RefundStanding,
     Report,
 )
-from earmark.payments import apply_report
-from earmark.payments.driver import PaymentDriver
-from earmark.payments.pay import open_payment
+from earmark.payments import apply_payment_report
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
+from earmark.payments.open_and_conclude_payment import open_payment
 
 from .commands import IDS, SHOP
 from .support import AS_BUILT, PATIENCE_SECONDS, Server, Shortcut, in_time, until
@@ -255,7 +255,7 @@ class PaymentProcess:
 
     def give_up(self, about: Any) -> Server:
         """Start to give a payment up."""
-        work = partial(apply_report.give_up, about=about, ids=IDS)
+        work = partial(apply_payment_report.give_up, about=about, ids=IDS)
         return self.server._begin(self.server.store.transact(work, within=WITHIN))
 
 

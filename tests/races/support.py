@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import asyncpg
 
-from earmark.domain.policy import Policy
+from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.engine.commands import (
     Cancel,
     CancelResult,
@@ -43,7 +43,7 @@ from earmark.engine.verbs.release import release
 from earmark.store import sql_files
 from earmark.store.postgres import PostgresStore
 from earmark.store.postgres.free_seat_cache import SeatCache
-from earmark.store.postgres.idle_connections import PreparedConnection
+from earmark.store.postgres.optimistic_write_connections import PreparedConnection
 
 from .commands import IDS, TTL_SECONDS, a_hold, a_play
 

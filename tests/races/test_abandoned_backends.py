@@ -14,8 +14,8 @@ import asyncpg
 import pytest
 
 from earmark.clock import MovableClock
-from earmark.store.postgres import abandoned_backends as counting
 from earmark.store.postgres import connections as module
+from earmark.store.postgres import count_abandoned_backends as counting
 from earmark.store.postgres.store import PostgresStore
 
 from .postgres_proxy import PostgresProxy, TcpPostgresProxy

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from earmark.bench.bench_database import BenchDatabase
+from earmark.bench.prepare_and_count_rows import BenchDatabase
 from earmark.clock import MovableClock
+from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.policy import Policy
 from earmark.engine.commands import Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import RowBusy, SetupError, StoreUnavailable
 from earmark.store import sql_files
-from earmark.store.postgres import hosts, session_settings
+from earmark.store.postgres import connect_to_writable_host, session_settings
 from earmark.store.postgres.driver_errors import only_reads
 from earmark.store.postgres.store import PostgresStore
 
@@ -235,11 +235,11 @@ def test_only_what_changes_nothing_is_tried_again() -> None:
     files = (
         "bookings.sql",
         "payments.sql",
-        "outbox.sql",
+        "journal_numbering.sql",
         "prepaid_accounts.sql",
         "api_keys.sql",
-        "followed_events.sql",
-        "maintenance.sql",
+        "live_seat_map_reads.sql",
+        "heartbeats_cleanup_recounts.sql",
     )
     found = {name: only_reads(text) for file in files for name, text in sql_files.sql("postgres", file).items()}
     assert {"tell_beats", "claim_payments", "clear_beats", "leave_beats", "lock_bookings", "claim_keys"} <= {
@@ -324,7 +324,7 @@ async def test_a_frozen_host_does_not_use_up_the_time_of_the_next(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old primary is frozen and its standby promoted: holds succeed, and the frozen host is not tried each time."""
-    monkeypatch.setattr(hosts, "HOST_SECONDS_MAX", SECONDS)
+    monkeypatch.setattr(connect_to_writable_host, "HOST_SECONDS_MAX", SECONDS)
     async with TcpPostgresProxy(postgres_url) as proxy, a_frozen_host() as (frozen, came):
         url = proxy.url.replace("127.0.0.1", f"127.0.0.1:{frozen},127.0.0.1")
         async with opened(url) as engine:
@@ -350,7 +350,7 @@ async def test_a_lone_host_that_was_silent_is_tried_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, attempts: tuple[float, ...]
 ) -> None:
     """A silent attempt is followed by a new connection. The control: with one attempt there is no database."""
-    monkeypatch.setattr(hosts, "LONE_HOST_SECONDS", attempts)
+    monkeypatch.setattr(connect_to_writable_host, "LONE_HOST_SECONDS", attempts)
     async with SwallowingProxy(postgres_url) as proxy:
         if len(attempts) > 1:
             store = await PostgresStore.connect(proxy.url, clock=MovableClock())
@@ -366,7 +366,7 @@ async def test_a_lone_host_that_is_slow_has_longer_each_time(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the store could not connect to a server whose log-in takes longer than one attempt."""
-    monkeypatch.setattr(hosts, "LONE_HOST_SECONDS", (0.05, 0.1, 30.0))
+    monkeypatch.setattr(connect_to_writable_host, "LONE_HOST_SECONDS", (0.05, 0.1, 30.0))
 
     async def slowly() -> bool:
         await asyncio.sleep(0.1)
@@ -400,11 +400,11 @@ async def test_where_no_host_takes_writes_there_is_no_database(postgres_url: str
 
 def test_the_hosts_of_an_address() -> None:
     """As the driver reads them: in the authority or as parameters, with ports of their own or a common one."""
-    assert hosts.hosts_of("postgresql://u:p@one:1,two:2/db") == [("one", 1), ("two", 2)]
-    assert hosts.hosts_of("postgresql://one,two/db?port=7") == [("one", 7), ("two", 7)]
-    assert hosts.hosts_of("postgresql:///db?host=/a,/b&port=1,2") == [("/a", 1), ("/b", 2)]
-    assert hosts.hosts_of("postgresql://[::1]:5,[::2]/db") == [("::1", 5), ("::2", None)]
-    assert hosts.hosts_of("postgresql:///db") == []
+    assert connect_to_writable_host.hosts_of("postgresql://u:p@one:1,two:2/db") == [("one", 1), ("two", 2)]
+    assert connect_to_writable_host.hosts_of("postgresql://one,two/db?port=7") == [("one", 7), ("two", 7)]
+    assert connect_to_writable_host.hosts_of("postgresql:///db?host=/a,/b&port=1,2") == [("/a", 1), ("/b", 2)]
+    assert connect_to_writable_host.hosts_of("postgresql://[::1]:5,[::2]/db") == [("::1", 5), ("::2", None)]
+    assert connect_to_writable_host.hosts_of("postgresql:///db") == []
 
 
 async def test_a_database_that_is_gone_leaves_no_traceback_of_the_driver(

@@ -12,18 +12,18 @@ import pytest
 
 from earmark.api.app import ENDPOINTS, create_app
 from earmark.api.auth.keys_and_tokens import Authenticator, Scope, hash_of, new_key, new_key_id
+from earmark.api.handler_dependencies import Services
 from earmark.api.middleware.deadlines import Deadline
-from earmark.api.services import Services
 from earmark.clock import SystemClock
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
-from earmark.schemas.seat_map import render_map
+from earmark.schemas.render_seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
 from earmark.store.postgres import PostgresStore
 from earmark.uuids import Uuid7Ids
-from earmark.webhooks.targets import Targets
+from earmark.webhooks.check_target_addresses import Targets
 from earmark.wiring.gateways import open_sandbox
 
 from .postgres_proxy import PostgresProxy as Line
@@ -31,7 +31,7 @@ from .postgres_proxy import PostgresProxy as Line
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from earmark.api.endpoint import Endpoint
+    from earmark.api.request_pipeline import Endpoint
     from earmark.engine.commands import Hold, Outcome
 
 KEY = "ek_test_of-a-hung-database"

@@ -16,8 +16,8 @@ from earmark.errors import Overloaded, PoolExhausted, RowBusy
 from earmark.library import Earmark
 from earmark.store.postgres import PostgresStore
 from earmark.uuids import Uuid7Ids
+from earmark.workers.due_hold_sweeper import Sweeper
 from earmark.workers.failed_rounds import RoundFailed
-from earmark.workers.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable

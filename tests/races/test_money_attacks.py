@@ -13,8 +13,8 @@ from earmark.engine.commands import Decided
 from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent
 from earmark.errors import IdempotencyMismatch, RefundRefused
 from earmark.payments.gateway_orders import order_of
-from earmark.payments.pay import open_payment
-from earmark.payments.refund import record_refund
+from earmark.payments.open_and_conclude_payment import open_payment
+from earmark.payments.record_requested_refund import record_refund
 
 from .bank import Shop, a_callback, a_pay, a_refund
 from .commands import a_cancel, a_confirm, a_hold, a_limit, a_release

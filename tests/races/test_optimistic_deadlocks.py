@@ -16,7 +16,7 @@ from earmark.engine.engine import Engine
 from earmark.errors import SeatsTaken
 from earmark.store.postgres import PostgresStore
 from earmark.store.postgres.free_seat_cache import SeatCache
-from earmark.store.postgres.idle_connections import PreparedConnection
+from earmark.store.postgres.optimistic_write_connections import PreparedConnection
 from earmark.store.postgres.session_settings import SETTINGS
 
 from . import shortcuts

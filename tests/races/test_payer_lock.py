@@ -10,7 +10,7 @@ from tests.money.scripted_gateway import AUTHORISED, DECLINED
 from tests.money.test_declines import tried
 
 from earmark.domain.decline_limits import Payer
-from earmark.domain.policy import Policy
+from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.store import payments
 
 if TYPE_CHECKING:

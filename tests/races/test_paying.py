@@ -8,7 +8,7 @@ import pytest
 
 from earmark.engine.engine import Engine
 from earmark.errors import PaymentInProgress, PoolExhausted, SeatsTaken
-from earmark.payments.pay import open_payment
+from earmark.payments.open_and_conclude_payment import open_payment
 
 from .commands import IDS, TTL_SECONDS, a_block, a_hold, a_payment, a_play, a_release
 from .support import granted

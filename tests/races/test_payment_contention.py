@@ -20,7 +20,7 @@ from earmark.engine.commands import KeyedRequest, PayResult
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewaySilent
 from earmark.errors import BookingExpired, Refusal
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
 

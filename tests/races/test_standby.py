@@ -20,7 +20,7 @@ from earmark.domain.id_types import SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey
 from earmark.engine.commands import Hold, Replayed
 from earmark.engine.engine import Engine
-from earmark.engine.ports.admission import Busy
+from earmark.engine.ports.seat_admission import Busy
 from earmark.errors import Outage, OutcomeUnknown, RowBusy, SeatsTaken, StoreUnavailable
 from earmark.store import postgres
 from earmark.store.postgres import PostgresStore
@@ -156,7 +156,7 @@ async def test_a_server_whose_commits_hang_is_not_ready(
     standby_url: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients are sent elsewhere until commits are answered again."""
-    monkeypatch.setattr("earmark.store.postgres.startup_checks.HANGING_SECONDS", 0.1)
+    monkeypatch.setattr("earmark.store.postgres.startup_and_invariant_checks.HANGING_SECONDS", 0.1)
     async with opened(standby_url) as engine, served(standby_url, seconds=5) as (client, _):
         assert (await client.get("/readyz")).status_code == 200
         await observer.lose_standby()

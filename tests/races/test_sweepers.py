@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.workers.sweeper import BATCH_SIZE_MAX
+from earmark.workers.due_hold_sweeper import BATCH_SIZE_MAX
 
 from . import shortcuts
 from .commands import a_confirm, a_hold, a_release, an_extend

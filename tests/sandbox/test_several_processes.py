@@ -24,7 +24,7 @@ from earmark.domain.payment import (
 from earmark.engine.engine import Engine
 from earmark.errors import PaymentDeclined
 from earmark.library import Earmark
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.sandbox.bank import Bank
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import FOREIGN, GONE_AFTER, SandboxGateway

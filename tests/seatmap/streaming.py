@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.schemas.seat_map import SeatMapRenderer
+from earmark.schemas.render_seat_map import SeatMapRenderer
 from earmark.seatmap.stream_hub import StreamHub
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from earmark.engine.ports.store import Clock, Store
-    from earmark.seatmap.entry_feed import EntryFeed
+    from earmark.seatmap.in_process_journal_feed import EntryFeed
     from earmark.seatmap.stream_hub import Reader
 
 FACT_SECONDS_MAX = 30.0

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from tests.seatmap.conftest import entry
 
-from earmark.engine.ports.outbox import Numbered
-from earmark.seatmap.entry_feed import EntryFeed
+from earmark.engine.ports.journal_numbering import Numbered
+from earmark.seatmap.in_process_journal_feed import EntryFeed
 
 if TYPE_CHECKING:
-    from earmark.seatmap.entry_feed import FeedFollower
+    from earmark.seatmap.in_process_journal_feed import FeedFollower
     from earmark.uuids import Uuid7Ids
 
 

@@ -11,7 +11,7 @@ import pytest
 from earmark import NewSeat
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator
-from earmark.api.services import Services
+from earmark.api.handler_dependencies import Services
 from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
@@ -19,7 +19,7 @@ from earmark.library import Earmark
 from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
 from earmark.schemas import responses, to_response
-from earmark.schemas.seat_map import render_map
+from earmark.schemas.render_seat_map import render_map
 from earmark.seatmap.cache import RenderedMap, SeatMapCache
 from earmark.store.sqlite.memory import MemoryStore
 

@@ -16,10 +16,10 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor, ChangeEvent, PoolPatch, SeatPatch
 from earmark.errors import EarmarkError, EventUnknown, Overloaded, StoreUnavailable
 from earmark.schemas import to_response
-from earmark.seatmap import read_changed_seats as channels
+from earmark.seatmap import follow_seat_changes as channels
 from earmark.seatmap import state_and_changes as scenes
 from earmark.seatmap import stream_hub as streams
-from earmark.seatmap.entry_feed import EntryFeed
+from earmark.seatmap.in_process_journal_feed import EntryFeed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

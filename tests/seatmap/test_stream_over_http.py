@@ -13,19 +13,19 @@ from tests.seatmap.streaming import FACT_SECONDS_MAX, hub_over, parse
 from earmark.api.app import create_app
 from earmark.api.auth.guest_cookie import COOKIE
 from earmark.api.auth.keys_and_tokens import Authenticator, Scope, UnverifiedCredential, hash_of, new_key, new_key_id
+from earmark.api.handler_dependencies import Services
 from earmark.api.middleware.rate_limits import RateLimits
-from earmark.api.services import Services
 from earmark.domain.id_types import Buyer
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
-from earmark.engine.ports.outbox import START
+from earmark.engine.ports.journal_numbering import START
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
 from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
-from earmark.schemas.seat_map import render_map
+from earmark.schemas.render_seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
-from earmark.seatmap.entry_feed import EntryFeed
+from earmark.seatmap.in_process_journal_feed import EntryFeed
 from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from earmark.server.shutdown import drop_unread, listening_sockets, wait_for_req
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 SYN_SENT = 2
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such filters")

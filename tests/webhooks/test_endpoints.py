@@ -14,10 +14,10 @@ from tests.webhooks.conftest import answer, deliver, dispatcher, receiver, relay
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator
 from earmark.domain.webhook import GRACE_SECONDS, WEBHOOKS_MAX
-from earmark.webhooks.targets import Targets
+from earmark.webhooks.check_target_addresses import Targets
 
 if TYPE_CHECKING:
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
     from earmark.clock import MovableClock
 
 __all__ = ["KEY", "authenticator", "event", "services", "shop"]

@@ -17,10 +17,10 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.webhooks import AlreadyDone, WebhookChange
 from earmark.uuids import new_webhook_id
 from earmark.webhooks.sender import new_secret
-from earmark.workers.janitor import KEYS_SECONDS, Janitor
+from earmark.workers.old_row_janitor import KEYS_SECONDS, Janitor
 
 if TYPE_CHECKING:
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
     from earmark.clock import MovableClock
     from earmark.domain.webhook import Webhook
     from earmark.engine.ports.store import Store

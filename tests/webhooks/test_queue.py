@@ -14,7 +14,7 @@ from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import DeliveryState
 from earmark.engine.engine import Engine
-from earmark.engine.ports.outbox import START
+from earmark.engine.ports.journal_numbering import START
 from earmark.engine.ports.webhooks import DeliveryResult, WebhookHealth
 from earmark.library import Earmark
 from earmark.store import sql_files

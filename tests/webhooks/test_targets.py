@@ -12,8 +12,8 @@ from tests.webhooks.conftest import answer, deliver, dispatcher, hold, log, open
 
 from earmark.domain.webhook import DeliveryState
 from earmark.store.sqlite.memory import MemoryStore
+from earmark.webhooks.check_target_addresses import TargetRefused, Targets, is_public
 from earmark.webhooks.sender import WebhookSender, new_secret
-from earmark.webhooks.targets import TargetRefused, Targets, is_public
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

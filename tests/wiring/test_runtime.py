@@ -14,7 +14,7 @@ from earmark.config import Settings
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.sandbox import Sandbox

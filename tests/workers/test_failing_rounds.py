@@ -17,9 +17,9 @@ from earmark.errors import StoreUnavailable
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.testing import open_in_memory
 from earmark.workers import loop
+from earmark.workers.due_hold_sweeper import Sweeper
 from earmark.workers.heartbeat import Heartbeat
-from earmark.workers.janitor import Janitor
-from earmark.workers.sweeper import Sweeper
+from earmark.workers.old_row_janitor import Janitor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

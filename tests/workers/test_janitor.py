@@ -16,13 +16,13 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import DeliveryState, Webhook
 from earmark.engine.commands import Actor, Hold, KeyedRequest
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
-from earmark.engine.ports.outbox import START
+from earmark.engine.ports.journal_numbering import START
 from earmark.engine.ports.webhooks import DeliveryResult
 from earmark.testing import open_in_memory
 from earmark.uuids import new_webhook_id
 from earmark.webhooks.sender import new_secret
 from earmark.wiring.workers import janitor_for
-from earmark.workers.janitor import BEATS_SECONDS, Janitor
+from earmark.workers.old_row_janitor import BEATS_SECONDS, Janitor
 
 if TYPE_CHECKING:
     from pathlib import Path

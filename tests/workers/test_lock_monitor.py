@@ -14,7 +14,7 @@ from earmark.config import Settings
 from earmark.errors import StoreUnavailable
 from earmark.locks import Locks
 from earmark.wiring.workers import lock_monitors_for
-from earmark.workers.lock_monitor import LockMonitor
+from earmark.workers.stuck_lock_monitor import LockMonitor
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.id_types import EventId
-from earmark.engine.ports.outbox import START, Numbering
+from earmark.engine.ports.journal_numbering import START, Numbering
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
-from earmark.seatmap.entry_feed import EntryFeed
+from earmark.seatmap.in_process_journal_feed import EntryFeed
 from earmark.testing import open_in_memory
 from earmark.workers import loop
 from earmark.workers.outbox_relay import OutboxRelay
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from earmark.engine.ports.outbox import Numbered
-    from earmark.seatmap.entry_feed import FeedFollower
+    from earmark.engine.ports.journal_numbering import Numbered
+    from earmark.seatmap.in_process_journal_feed import FeedFollower
 
 PLAY = EventId("play")
 LONG = 1000.0

@@ -17,12 +17,12 @@ from earmark.engine.commands import Actor, Pay
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewaySilent
 from earmark.library import Earmark
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.gateway_queues import SILENT_SECONDS
-from earmark.payments.pay import open_payment
+from earmark.payments.open_and_conclude_payment import open_payment
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.workers.failed_rounds import RoundFailed
-from earmark.workers.reconciler import Reconciler
+from earmark.workers.unfinished_payment_reconciler import Reconciler
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

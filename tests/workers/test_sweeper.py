@@ -14,8 +14,8 @@ from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
 from earmark.testing import open_in_memory
 from earmark.workers import loop
+from earmark.workers.due_hold_sweeper import Sweeper
 from earmark.workers.failed_rounds import RoundFailed
-from earmark.workers.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,9 +14,9 @@ from earmark.domain.state_machine import State
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import RowBusy
 from earmark.testing import open_in_memory
-from earmark.workers import sweeper as module
+from earmark.workers import due_hold_sweeper as module
+from earmark.workers.due_hold_sweeper import Skip, Sweeper
 from earmark.workers.failed_rounds import RoundFailed
-from earmark.workers.sweeper import Skip, Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -108,7 +108,7 @@ async def test_control_without_a_way_back_the_few_holds_behind_are_skipped(
 ) -> None:
     """Steps that only double end behind the last hold."""
     monkeypatch.setattr(Skip, "step_back", lambda _: False)
-    monkeypatch.setattr("earmark.workers.sweeper.random.randint", lambda _, most: most)
+    monkeypatch.setattr("earmark.workers.due_hold_sweeper.random.randint", lambda _, most: most)
     await events.sweep(rounds=15)
     assert await events.held("other") == 5
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.admission.local_hints import LocalHints
+from earmark.admission.local_taken_seats_cache import LocalHints
 from earmark.admission.redis_servers import open_servers
 from earmark.admission.seat_admission import TTL_SECONDS, AdmissionCounts, AdmissionPass, SeatAdmission
 from earmark.errors import SetupError
-from earmark.locks import url as addresses
+from earmark.locks import backend_from_url as addresses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

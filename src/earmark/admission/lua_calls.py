@@ -1,4 +1,4 @@
-"""The calls of `admission.lua` as Python values, and its answers."""
+"""The calls of `admit_seat_requests.lua` as Python values, and its answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from earmark.locks.redis.lua_calls import ScriptCall
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SOURCE: Final = (files("earmark.admission") / "lua" / "admission.lua").read_bytes()
+SOURCE: Final = (files("earmark.admission") / "lua" / "admit_seat_requests.lua").read_bytes()
 TOKEN_BITS: Final = 39
 """A token and the milliseconds of a hint share one number, and Lua's numbers are exact up to 53 bits."""
 BUYER_BITS: Final = 12
@@ -24,7 +24,7 @@ _LEFT_MASK: Final = (1 << _OWNER_SHIFT) - 1
 
 
 class AdmissionScript:
-    """`admission.lua`, with the lifetime of its keys. Controls in tests give a source with a rule taken out."""
+    """`admit_seat_requests.lua`, with the lifetime of its keys. Controls in tests give a source without one rule."""
 
     def __init__(self, *, ttl_ms: int, source: bytes = SOURCE) -> None:
         self.source = source

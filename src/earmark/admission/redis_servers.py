@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 from earmark.admission.lua_calls import SOURCE, AdmissionScript
 from earmark.errors import SetupError
-from earmark.locks import url as addresses
-from earmark.locks.breaker import Breaker, BreakerChange, BreakerState
+from earmark.locks import backend_from_url as addresses
+from earmark.locks.circuit_breaker import Breaker, BreakerChange, BreakerState
 from earmark.locks.errors import LocksUnavailable
 from earmark.locks.redis.call_batching import CallBatcher
 from earmark.locks.redis.cluster import ClusterConnection, open_cluster
 from earmark.locks.redis.lua_calls import milliseconds
 from earmark.locks.redis.script_connection import ServerConnection
-from earmark.locks.redis.single_server import close_pool, one_pool, sentinel_pool
+from earmark.locks.redis.single_server_connections import close_pool, one_pool, sentinel_pool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

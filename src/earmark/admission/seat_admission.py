@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from earmark.admission import lua_calls
-from earmark.admission.local_hints import LocalHints, RefusedBuyers, RefusedSeats
-from earmark.engine.ports.admission import Busy
-from earmark.locks.breaker import BreakerState
+from earmark.admission.local_taken_seats_cache import LocalHints, RefusedBuyers, RefusedSeats
+from earmark.engine.ports.seat_admission import Busy
+from earmark.locks.circuit_breaker import BreakerState
 from earmark.locks.errors import LocksNotCalled, LocksUnavailable
 
 if TYPE_CHECKING:

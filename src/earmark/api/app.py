@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark.api import problem_response
-from earmark.api.endpoint import Endpoint, EndpointApp
 from earmark.api.middleware.request_log import RequestLog
 from earmark.api.openapi import document
+from earmark.api.request_pipeline import Endpoint, EndpointApp
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.router import Router
 from earmark.api.routes import (
@@ -26,14 +26,14 @@ from earmark.api.routes import (
     guests,
     issue_buyer_token,
     list_and_break_locks,
-    ops,
+    ops_console,
     payments,
     result_by_idempotency_key,
-    stream,
+    seat_map_stream,
     webhook_subscriptions,
 )
+from earmark.domain.mask_payment_method import SANDBOX
 from earmark.domain.payment import PaymentState, payment_id_of
-from earmark.domain.payment_method import SANDBOX
 from earmark.errors import EarmarkError
 from earmark.sandbox import three_d_secure_page
 from earmark.sandbox.gateway import SandboxGateway
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from earmark.api.context import RequestContext
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
+    from earmark.api.request_context import RequestContext
     from earmark.sandbox.model import BankIntent
 
 ROOTS_MAX = 8
@@ -107,14 +107,14 @@ HEALTH = (
 )
 ENDPOINTS = (
     *events.ENDPOINTS,
-    *stream.ENDPOINTS,
+    *seat_map_stream.ENDPOINTS,
     *bookings.ENDPOINTS,
     *result_by_idempotency_key.ENDPOINTS,
     *payments.ENDPOINTS,
     *webhook_subscriptions.ENDPOINTS,
     *guests.ENDPOINTS,
     *issue_buyer_token.ENDPOINTS,
-    *ops.ENDPOINTS,
+    *ops_console.ENDPOINTS,
     *list_and_break_locks.ENDPOINTS,
     *HEALTH,
 )

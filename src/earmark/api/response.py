@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import Send
 
     from earmark.engine.commands import Result
-    from earmark.engine.ports.response_writer import ResponseWriter
+    from earmark.engine.ports.idempotent_response_writer import ResponseWriter
     from earmark.errors import EarmarkError
 
 JSON = "application/json"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from earmark.bench.bench_database import BenchDatabase, sibling
+from earmark.bench.prepare_and_count_rows import BenchDatabase, sibling
 from earmark.bench.process_stats import DatabaseCpu
 from earmark.errors import SetupError
 from earmark.store.postgres.migrate import split_url

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.panel import Panel
 
 COMMANDS = {
-    "serve:demo": "Run a seeded theatre on SQLite, with its page.",
-    "serve:serve": "Serve the API and the page.",
-    "serve:worker": "Run the workers beside several servers.",
+    "serve_demo_and_worker:demo": "Run a seeded theatre on SQLite, with its page.",
+    "serve_demo_and_worker:serve": "Serve the API and the page.",
+    "serve_demo_and_worker:worker": "Run the workers beside several servers.",
     "booking_verbs:event": "Create, list and show events.",
     "booking_verbs:hold": "Set seats and pool units aside for a few minutes.",
     "booking_verbs:show": "Show a booking.",
@@ -33,21 +33,21 @@ COMMANDS = {
     "booking_verbs:release": "End a hold, and free its seats.",
     "booking_verbs:cancel": "Undo a sale, or some seats and units of it.",
     "booking_verbs:refund": "Give money back for a sale, without a change to what was sold.",
-    "database:migrate": "Bring a database up to date, or make a new one ready.",
-    "database:verify": "Check the promises on a live database, without changing it.",
+    "migrate_and_verify:migrate": "Bring a database up to date, or make a new one ready.",
+    "migrate_and_verify:verify": "Check the promises on a live database, without changing it.",
     "erase_buyer:erase_buyer": "Replace a buyer's name by a random pseudonym, for good.",
     "doctor:doctor": "Check everything that Earmark depends on.",
-    "tidy:tidy": "Delete old records now, as the janitor does by itself.",
+    "delete_old_records:tidy": "Delete old records now, as the janitor does by itself.",
     "settings:config": "Show every setting, and where it came from.",
-    "explain:explain": "Explain a booking from its journal, or who has a seat and why.",
-    "payments:payments": "List payments that need review, and settle one by hand.",
+    "explain_booking_or_seat:explain": "Explain a booking from its journal, or who has a seat and why.",
+    "review_and_settle_payments:payments": "List payments that need review, and settle one by hand.",
     "prepaid_accounts:accounts": "Manage accounts that buyers pay from: credit and gift cards.",
     "api_keys:keys": "Manage the shop's API keys and their scopes.",
-    "webhooks:webhooks": "Show the state of webhooks, and send failed deliveries again.",
+    "show_and_replay_webhooks:webhooks": "Show the state of webhooks, and send failed deliveries again.",
     "sandbox:sandbox": "Run a payment gateway that moves no money.",
     "locks:locks": "Show which locks are held and by which process, and break one.",
     "openapi:openapi": "Print the OpenAPI document of this version.",
-    "race:race": "Let buyers race for the same seats, and count double sales.",
+    "race_strategies:race": "Let buyers race for the same seats, and count double sales.",
     "bench:bench": "Measure on this machine.",
 }
 """The commands in the order of the help page, each with its line there, which is also the first of its own help."""
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CycloptsError:
         sys.exit(2)
     except EarmarkError as error:
-        from earmark.cli.output import advise
+        from earmark.cli.print_results_and_advice import advise
 
         line = redact_setup(str(error)) if isinstance(error, SetupError) else redact(advise(error))
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]earmark:[/] {_escape(line)}")

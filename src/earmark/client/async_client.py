@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 import httpx2
 
 from earmark.client import http_messages
-from earmark.client.event_stream import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, StreamPosition
-from earmark.schemas import request_fields, responses
+from earmark.client.stream_position_and_reconnect import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, StreamPosition
+from earmark.schemas import build_request_body, responses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Unpack
     from uuid import UUID
 
-    from earmark.schemas.request_fields import EventTerms, EventTermsPatch, HoldFields
+    from earmark.schemas.build_request_body import EventTerms, EventTermsPatch, HoldFields
     from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class AsyncClient:
         **terms: Unpack[EventTerms],
     ) -> responses.Event:
         """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
-        body = request_fields.create(
+        body = build_request_body.create(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
         )
         return await self._send(http_messages.post("events", body=body, key=key), responses.Event)
@@ -87,7 +87,7 @@ class AsyncClient:
         **terms: Unpack[EventTermsPatch],
     ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
-        body = request_fields.change(seats=seats, pools=pools, **terms)
+        body = build_request_body.change(seats=seats, pools=pools, **terms)
         return await self._send(
             http_messages.post("events", event_id, body=body, key=key, method="PATCH"), responses.Event
         )
@@ -101,7 +101,8 @@ class AsyncClient:
         cursor: str | None = None
         while True:
             page = await self._send(
-                http_messages.get("events", cursor=cursor, limit=http_messages.PAGE_SIZE), responses.EventsPage
+                http_messages.get("events", cursor=cursor, limit=http_messages.PAGE_SIZE),
+                responses.EventsPage,
             )
             for event in page.events:
                 yield event
@@ -128,7 +129,7 @@ class AsyncClient:
 
         Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
         """
-        body = request_fields.hold(event_id, fields)
+        body = build_request_body.hold(event_id, fields)
         return await self._send(http_messages.post("bookings", body=body, key=key), responses.Booking)
 
     async def booking(self, booking_id: str | UUID) -> responses.Booking:
@@ -142,7 +143,12 @@ class AsyncClient:
         cursor: str | None = None
         while True:
             request = http_messages.get(
-                "bookings", buyer=buyer, event_id=event_id, state=state, cursor=cursor, limit=http_messages.PAGE_SIZE
+                "bookings",
+                buyer=buyer,
+                event_id=event_id,
+                state=state,
+                cursor=cursor,
+                limit=http_messages.PAGE_SIZE,
             )
             page = await self._send(request, responses.BookingsPage)
             for booking in page.bookings:
@@ -159,7 +165,7 @@ class AsyncClient:
 
     async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """More time, within the longest life of a hold."""
-        body = request_fields.said(seconds=seconds)
+        body = build_request_body.said(seconds=seconds)
         return await self._send(
             http_messages.post("bookings", str(booking_id), "extend", body=body, key=key), responses.Booking
         )
@@ -178,7 +184,7 @@ class AsyncClient:
 
         Where there is nothing to pay, no `method` and no gateway is needed.
         """
-        body = request_fields.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        body = build_request_body.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
         return await self._send(
             http_messages.post("bookings", str(booking_id), "pay", body=body, key=key), responses.Paid
         )
@@ -198,9 +204,10 @@ class AsyncClient:
         key: str | None = None,
     ) -> responses.Booking:
         """Turn a hold into a sale whose money was taken elsewhere."""
-        body = request_fields.confirm(payment_id=payment_id, payment_method=payment_method)
+        body = build_request_body.confirm(payment_id=payment_id, payment_method=payment_method)
         return await self._send(
-            http_messages.post("bookings", str(booking_id), "confirm", body=body, key=key), responses.Booking
+            http_messages.post("bookings", str(booking_id), "confirm", body=body, key=key),
+            responses.Booking,
         )
 
     async def release(self, booking_id: str | UUID, *, key: str | None = None) -> responses.Booking:
@@ -220,7 +227,7 @@ class AsyncClient:
         key: str | None = None,
     ) -> responses.Undone:
         """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
-        body = request_fields.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
+        body = build_request_body.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
         return await self._send(
             http_messages.post("bookings", str(booking_id), "cancel", body=body, key=key), responses.Undone
         )
@@ -229,7 +236,7 @@ class AsyncClient:
         self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
     ) -> responses.Paid:
         """Money back for a sale, all of it or a part, without a change to what was sold."""
-        body = request_fields.said(amount=amount, reason=reason)
+        body = build_request_body.said(amount=amount, reason=reason)
         return await self._send(
             http_messages.post("bookings", str(booking_id), "refunds", body=body, key=key), responses.Paid
         )
@@ -263,7 +270,7 @@ class AsyncClient:
 
     async def token(self, buyer: str, *, seconds: int | None = None) -> responses.Token:
         """A token for one buyer, for use in the buyer's browser."""
-        body = request_fields.said(buyer=buyer, seconds=seconds)
+        body = build_request_body.said(buyer=buyer, seconds=seconds)
         return await self._send(http_messages.post("tokens", body=body, key=None), responses.Token)
 
     async def _send(self, request: http_messages.ApiRequest, kind: type[T]) -> T:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from earmark.errors import EarmarkError, SetupError, Unreachable
-from earmark.schemas import problems, request_fields
+from earmark.schemas import build_request_body, errors_to_json_and_back
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ def get(*path: str, **params: str | None) -> ApiRequest:
     return ApiRequest(method="GET", path=_path(path), params={name: value for name, value in params.items() if value})
 
 
-def post(*path: str, body: request_fields.Fields, key: str | None, method: str = "POST") -> ApiRequest:
+def post(*path: str, body: build_request_body.Fields, key: str | None, method: str = "POST") -> ApiRequest:
     """A request that changes something. Its idempotency key is the caller's, or a new one."""
     return ApiRequest(
         method=method,
         path=_path(path),
-        content=request_fields.encode(body),
+        content=build_request_body.encode(body),
         headers={"Content-Type": "application/json", KEY_HEADER: key or secrets.token_hex(16)},
     )
 
@@ -90,7 +90,7 @@ def read(kind: type[T], status: int, body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as odd:
-        raise problems.OtherOutage(
+        raise errors_to_json_and_back.OtherOutage(
             "answer_unknown", transient=False, facts={"because": f"the response cannot be read: {odd}"}
         ) from odd
 
@@ -103,7 +103,7 @@ def error_of(status: int, body: bytes) -> EarmarkError:
         problem = {}
     if "code" not in problem:
         problem = {"code": f"http_{status}", "transient": status in AGAIN}
-    return problems.retell(problem, status=status)
+    return errors_to_json_and_back.retell(problem, status=status)
 
 
 class RetrySchedule:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain import state_machine
+from earmark.domain.hold_time_and_buyer_limits import Policy, extended_until
 from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.policy import Policy, extended_until
 from earmark.domain.pool import PoolDelta
 from earmark.domain.state_machine import ACTIVE_STATES, State, Verb
 from earmark.errors import BookingExpired, BookingResolved, ExtensionRefused, InvalidRequest, Refusal

@@ -25,8 +25,8 @@ from earmark.errors import TooManyDeclines
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
+    from earmark.domain.hold_time_and_buyer_limits import Policy
     from earmark.domain.live_or_test_mode import Mode
-    from earmark.domain.policy import Policy
 
 WINDOW_SECONDS = 3600
 _AT = "\x1faddress:"

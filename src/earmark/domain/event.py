@@ -7,9 +7,9 @@ from enum import StrEnum
 
 import msgspec
 
+from earmark.domain.hold_time_and_buyer_limits import TTL_SECONDS_MAX, TTL_SECONDS_MIN, Policy
 from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.policy import TTL_SECONDS_MAX, TTL_SECONDS_MIN, Policy
 from earmark.errors import InvalidRequest, SaleClosed
 
 

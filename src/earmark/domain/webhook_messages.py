@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.journal_changes import changes_of, plain_facts
+from earmark.domain.journal_field_changes import changes_of, plain_facts
 from earmark.domain.payment import PaymentState
 from earmark.domain.state_machine import State, Verb
 

@@ -34,7 +34,7 @@ from earmark.domain.payment import Payment
 from earmark.domain.pool import Pool
 from earmark.domain.refund_rules import Ruling
 from earmark.domain.seat import Seat
-from earmark.engine.ports.response_writer import ResponseWriter
+from earmark.engine.ports.idempotent_response_writer import ResponseWriter
 from earmark.errors import InvalidRequest, Refusal
 
 

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.domain.id_types import PoolRef, TotalRef
-from earmark.domain.policy import Policy
 from earmark.domain.state_machine import Verb
-from earmark.engine.best_available import BestSeats
 from earmark.engine.commands import (
     Cancel,
     ChangeEvent,
@@ -36,10 +35,11 @@ from earmark.engine.commands import (
     TryAgain,
 )
 from earmark.engine.group_commit import ROW_WAITS_MAX, BatchQueue, for_now
-from earmark.engine.idempotency import KeyLookup, KnownKeys, look_up_key
+from earmark.engine.hold_best_available import BestSeats
+from earmark.engine.look_up_idempotency_keys import KeyLookup, KnownKeys, look_up_key
 from earmark.engine.pending_writes import CLOCK
-from earmark.engine.ports.admission import Busy
 from earmark.engine.ports.observer import NullObserver
+from earmark.engine.ports.seat_admission import Busy
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes
 from earmark.engine.verb_context import VerbContext
 from earmark.engine.verbs.cancel import cancel
@@ -55,11 +55,11 @@ from earmark.errors import EarmarkError, OutcomeUnknown, Refusal, RowBusy, Seats
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Mapping
 
-    from earmark.domain.allocation import Wish
     from earmark.domain.booking import Booking
+    from earmark.domain.choose_best_seats import Wish
     from earmark.domain.journal import IdempotencyKey
-    from earmark.engine.ports.admission import Admission
     from earmark.engine.ports.observer import Observer
+    from earmark.engine.ports.seat_admission import Admission
     from earmark.engine.ports.store import Ids, Store, Transaction
 
 A = TypeVar("A", bound=Command)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from earmark.engine.commands import Command, Outcome, Result, Row, TryAgain
-from earmark.engine.commit_speed import LOCK_SECONDS_MIN, CommitSpeed
+from earmark.engine.estimate_queue_time import LOCK_SECONDS_MIN, CommitSpeed
 from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
-from earmark.engine.queued_requests import RESOLVED, QueuedRequest, unresolved
+from earmark.engine.queued_request import RESOLVED, QueuedRequest, unresolved
 from earmark.engine.requests_waiting_for_locked_rows import UNKNOWN, BlockedRows
 from earmark.engine.verbs.expire import CONTENDED_SECONDS
 from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy

@@ -10,13 +10,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark.engine.commands import Command, Row
-from earmark.engine.queued_requests import unresolved
+from earmark.engine.queued_request import unresolved
 from earmark.errors import Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from earmark.engine.queued_requests import QueuedRequest
+    from earmark.engine.queued_request import QueuedRequest
 
 A = TypeVar("A", bound=Command)
 

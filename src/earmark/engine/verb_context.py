@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from earmark.domain.policy import Policy
+from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.engine.ports.store import Ids
 
 

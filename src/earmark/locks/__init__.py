@@ -3,6 +3,7 @@
 Worth using without the booking engine, and independent of it.
 """
 
+from earmark.locks.backend_protocol import Backend, Claim, DirectBackend, Grant, Group, Holding
 from earmark.locks.errors import (
     AlreadyMarked,
     FenceUnavailable,
@@ -15,11 +16,10 @@ from earmark.locks.errors import (
     QueueFull,
     TimeRefused,
 )
+from earmark.locks.in_progress_markers import Marker
 from earmark.locks.lock import Attempt, Held, Lock
 from earmark.locks.locks import Locks
-from earmark.locks.markers import Marker
-from earmark.locks.ports import Backend, Claim, DirectBackend, Grant, Group, Holding
-from earmark.locks.sync import SyncHeld, SyncLocks
+from earmark.locks.sync_locks import SyncHeld, SyncLocks
 
 __all__ = [
     "AlreadyMarked",

@@ -11,7 +11,7 @@ from earmark.locks.errors import LockBusy, LockError, LockLost, LocksUnavailable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from earmark.locks.ports import Claim, Grant
+    from earmark.locks.backend_protocol import Claim, Grant
     from earmark.locks.stats import Stats
 
 logger = logging.getLogger("earmark.locks")

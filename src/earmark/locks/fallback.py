@@ -26,7 +26,7 @@ from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from earmark.locks.ports import Backend, Claim, Grant, Holding
+    from earmark.locks.backend_protocol import Backend, Claim, Grant, Holding
 
 T = TypeVar("T")
 

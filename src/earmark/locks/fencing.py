@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from earmark.locks.backend_protocol import Group
 from earmark.locks.errors import LockLost, LocksUnavailable
-from earmark.locks.ports import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from earmark.locks.ports import Backend, Claim, Grant, Holding
+    from earmark.locks.backend_protocol import Backend, Claim, Grant, Holding
     from earmark.locks.postgres import PostgresLeases
 
 logger = logging.getLogger("earmark.locks")

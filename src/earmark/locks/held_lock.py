@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from earmark.locks.errors import FenceUnavailable, LockLost
 
 if TYPE_CHECKING:
-    from earmark.locks.ports import Grant
+    from earmark.locks.backend_protocol import Grant
     from earmark.locks.stats import Stats
 
 logger = logging.getLogger("earmark.locks")

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from earmark.locks.backend_protocol import Grant, Group, Holding
 from earmark.locks.errors import LockBusy, QueueFull
 from earmark.locks.glob_patterns import compiled
-from earmark.locks.ports import Grant, Group, Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from earmark.locks.ports import Claim
+    from earmark.locks.backend_protocol import Claim
 
 QUEUE_MAX = 1000
 SWEEP_LEASES_MIN = 1024

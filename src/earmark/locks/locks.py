@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from earmark.locks import keys as names
 from earmark.locks import run_under_lock
 from earmark.locks.acquire_checks_and_stats import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.backend_from_url import BackendSettings, backend_factory_of
+from earmark.locks.backend_protocol import Claim
 from earmark.locks.duration_limits import ttl_seconds, wait_seconds
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull, TimeRefused
 from earmark.locks.fork_hooks import call_in_child
+from earmark.locks.in_progress_markers import MARKER_START, Marker
 from earmark.locks.lock import Attempt, Held, Lock
-from earmark.locks.markers import MARKER_START, Marker
-from earmark.locks.ports import Claim
 from earmark.locks.stats import Stats
-from earmark.locks.sync import SyncLocks
-from earmark.locks.url import BackendSettings, backend_factory_of
+from earmark.locks.sync_locks import SyncLocks
 from earmark.locks.watchdog import LIFE_SECONDS_DEFAULT, renewal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from earmark.locks.breaker import Breaker
-    from earmark.locks.ports import Backend, Group, Holding
-    from earmark.locks.url import BackendFactory
+    from earmark.locks.backend_from_url import BackendFactory
+    from earmark.locks.backend_protocol import Backend, Group, Holding
+    from earmark.locks.circuit_breaker import Breaker
 
 logger = logging.getLogger("earmark.locks")
 

@@ -26,14 +26,14 @@ from urllib.parse import parse_qsl, urlencode
 
 import asyncpg
 
+from earmark.locks.backend_protocol import Grant, Group, Holding
 from earmark.locks.errors import LockBusy, LocksUnavailable, TimeRefused
 from earmark.locks.glob_patterns import literal, regex_of
-from earmark.locks.ports import Grant, Group, Holding
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
-    from earmark.locks.ports import Claim
+    from earmark.locks.backend_protocol import Claim
 
 T = TypeVar("T")
 

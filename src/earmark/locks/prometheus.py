@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
-from earmark.locks.breaker import Breaker, BreakerState
+from earmark.locks.circuit_breaker import Breaker, BreakerState
 from earmark.locks.stats import Histogram, Stats, StatsSnapshot
 
 if TYPE_CHECKING:

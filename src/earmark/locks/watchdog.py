@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from earmark.locks.lock import Held
-    from earmark.locks.sync import SyncHeld
+    from earmark.locks.sync_locks import SyncHeld
 
 logger = logging.getLogger("earmark.locks")
 

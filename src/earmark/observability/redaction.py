@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from earmark.domain import card_numbers
+from earmark.domain import detect_card_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -103,7 +103,7 @@ def redact_setup(text: str) -> str:
 
 def _strike_all(text: str, rules: Iterable[tuple[tuple[str, ...], re.Pattern[str]]]) -> str:
     text = _strike_known(text)
-    text = _strike_spans(text, card_numbers.find(text))
+    text = _strike_spans(text, detect_card_numbers.find(text))
     if _ANY.search(text) is None:
         return text
     small = text.lower()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, TypedDict
 
-from earmark.domain.card_numbers import check_method
+from earmark.domain.detect_card_numbers import check_method
+from earmark.domain.mask_payment_method import BALANCE, SANDBOX
 from earmark.domain.payment import Capture
-from earmark.domain.payment_method import BALANCE, SANDBOX
 from earmark.engine.commands import Decided
 from earmark.engine.ports.gateway import as_code_taker
 from earmark.errors import InvalidRequest
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,9 +18,9 @@ from starlette.routing import Route
 from earmark.sandbox import control_endpoints, stripe_json
 from earmark.sandbox.call_pipeline import ReplyLost
 from earmark.sandbox.form_encoding import Form
-from earmark.sandbox.http_request import StripeRequest
 from earmark.sandbox.model import BankIntent, BankRefund, BankRefusal, ScriptedOutcome, invalid, missing
 from earmark.sandbox.request_body import BodyRefused, read_body
+from earmark.sandbox.stripe_request import StripeRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

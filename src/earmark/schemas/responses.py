@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from earmark.domain.event import OnDecline
-from earmark.domain.journal_changes import Change
+from earmark.domain.journal_field_changes import Change
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import Money
 from earmark.domain.payment import PaymentState, RefundState

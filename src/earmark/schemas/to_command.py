@@ -9,8 +9,8 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.domain.allocation import Wish
-from earmark.domain.card_numbers import check_payment_method
+from earmark.domain.choose_best_seats import Wish
+from earmark.domain.detect_card_numbers import check_payment_method
 from earmark.domain.event import Event
 from earmark.domain.id_types import BookingId, EventId, PoolId, SeatId
 from earmark.domain.money import AMOUNT_MAX, is_currency

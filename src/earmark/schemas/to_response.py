@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain.journal_changes import changes_of, plain_facts
+from earmark.domain.journal_field_changes import changes_of, plain_facts
 from earmark.domain.money import Money
 from earmark.domain.payment import UNDECIDED, PaymentState
 from earmark.domain.seat import SeatState, shown_state

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from earmark.domain.webhook import DeliveryState
 from earmark.domain.webhook_messages import PING, TYPES
 from earmark.schemas.requests import EventIdText, Name
-from earmark.webhooks.targets import URL_LENGTH_MAX
+from earmark.webhooks.check_target_addresses import URL_LENGTH_MAX
 
 if TYPE_CHECKING:
     from earmark.domain.webhook import Delivery, Webhook

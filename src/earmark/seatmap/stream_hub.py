@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from earmark.errors import EarmarkError, Outage, Overloaded
 from earmark.observability import logs
 from earmark.seatmap import sse_frames
-from earmark.seatmap.read_changed_seats import EventChannel
+from earmark.seatmap.follow_seat_changes import EventChannel
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.domain.id_types import Buyer, EventId
     from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Clock, Store
-    from earmark.seatmap.entry_feed import EntryFeed
+    from earmark.seatmap.in_process_journal_feed import EntryFeed
     from earmark.seatmap.state_and_changes import MapRenderer
 
 POLL_SECONDS = 0.25

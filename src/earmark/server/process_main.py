@@ -9,7 +9,7 @@ import sys
 
 from earmark.errors import EarmarkError
 from earmark.observability import logs
-from earmark.server import event_loop, processes
+from earmark.server import event_loop_with_fewer_wakeups, processes
 
 VERBOSE = "--verbose"
 
@@ -23,7 +23,7 @@ def main() -> None:
     """Serve until the parent sends SIGTERM or closes stdin."""
     logs.configure("debug" if VERBOSE in sys.argv else "warning")
     try:
-        event_loop.run(processes.run_process())
+        event_loop_with_fewer_wakeups.run(processes.run_process())
     except EarmarkError as error:
         sys.exit(f"earmark: {error}")
 

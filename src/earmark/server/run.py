@@ -16,7 +16,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from earmark.api.app import create_app
-from earmark.api.services import open_services
+from earmark.api.handler_dependencies import open_services
 from earmark.errors import SetupError
 from earmark.observability import logs
 from earmark.server import gc_tuning
@@ -27,7 +27,7 @@ from earmark.workers import loop
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
     from earmark.config import Settings
 
 GRACE_SECONDS = 1.0

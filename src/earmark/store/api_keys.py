@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from earmark.domain.api_key import ApiKey
-from earmark.store.statement_store import SECONDS_MAX, from_row
+from earmark.store.named_statement_protocols import SECONDS_MAX, from_row
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.id_types import KeyId
     from earmark.engine.api_keys import KeySteps
-    from earmark.store.statement_store import StatementStore, StatementTransaction
+    from earmark.store.named_statement_protocols import StatementStore, StatementTransaction
 
 T = TypeVar("T")
 

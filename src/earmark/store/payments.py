@@ -10,8 +10,8 @@ import msgspec
 
 from earmark.domain.decline_limits import Payer, PayerRef
 from earmark.domain.payment import Payment, PaymentKey, Refund
-from earmark.engine.ports.payments_for_operators import MoneyWatch
-from earmark.store.statement_store import from_row
+from earmark.engine.ports.payment_monitoring_reads import MoneyWatch
+from earmark.store.named_statement_protocols import from_row
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection

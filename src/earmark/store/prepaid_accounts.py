@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from earmark.domain.prepaid_account import Account, AccountEntry, Draw
-from earmark.store.statement_store import SECONDS_MAX, from_row
+from earmark.store.named_statement_protocols import SECONDS_MAX, from_row
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.prepaid_account import EntryKind
     from earmark.engine.prepaid_accounts import AccountSteps
-    from earmark.store.statement_store import StatementStore, StatementTransaction
+    from earmark.store.named_statement_protocols import StatementStore, StatementTransaction
 
 T = TypeVar("T")
 

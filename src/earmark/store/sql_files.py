@@ -11,11 +11,11 @@ _NAMED = re.compile(r"^-- name: (\w+)\n((?:--.*\n)*)", re.MULTILINE)
 FILES = (
     "bookings.sql",
     "payments.sql",
-    "outbox.sql",
+    "journal_numbering.sql",
     "prepaid_accounts.sql",
     "api_keys.sql",
-    "followed_events.sql",
-    "maintenance.sql",
+    "live_seat_map_reads.sql",
+    "heartbeats_cleanup_recounts.sql",
     "webhooks.sql",
 )
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from earmark.domain.webhook import Delivery, Webhook
 from earmark.engine.ports.webhooks import AlreadyDone, Waiting, WebhookChange, WebhookSubscription, deliveries_of
-from earmark.store.statement_store import SECONDS_MAX, from_row
+from earmark.store.named_statement_protocols import SECONDS_MAX, from_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from earmark.domain.journal import IdempotencyKey
     from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.webhook import DeliveryState
-    from earmark.engine.ports.outbox import Numbered
+    from earmark.engine.ports.journal_numbering import Numbered
     from earmark.engine.ports.webhooks import DeliveryLease, DeliveryResult, WebhookHealth
-    from earmark.store.statement_store import StatementStore, StatementTransaction
+    from earmark.store.named_statement_protocols import StatementStore, StatementTransaction
 
 FIRST = UUID(int=0)
 LAST = 2**63 - 1

@@ -2,11 +2,11 @@
 
 import * as api from "./api.js";
 import { byId, el, svg } from "./dom.js";
-import { HoldCard } from "./holds.js";
-import { STATES, SeatMap, seatPicture } from "./map.js";
+import { HoldCard } from "./booking-card.js";
+import { STATES, SeatMap, seatPicture } from "./seat-map.js";
 import { Poller } from "./poller.js";
-import { PoolList } from "./pools.js";
-import { claim, count, list, moment, money } from "./text.js";
+import { PoolList } from "./pool-quantity-picker.js";
+import { claim, count, list, moment, money } from "./format.js";
 
 const POLL_SECONDS = 2;
 const GRACE_MS = 300; // this page's clock is a moment early

@@ -1,7 +1,7 @@
 // The API reference, rendered in the browser from /openapi.json.
 
 import { byId, el, inline } from "./dom.js";
-import { Schemas } from "./schema.js";
+import { Schemas } from "./openapi-schema.js";
 
 const METHODS = ["get", "post", "put", "patch", "delete", "head", "options"];
 let schemas = null;

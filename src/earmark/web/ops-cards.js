@@ -1,7 +1,7 @@
 // The cards of the console, rendered from the server's response. A card that has not changed is left as it is.
 
 import { byId, el, inline } from "./dom.js";
-import { age, count, list, money } from "./text.js";
+import { age, count, list, money } from "./format.js";
 
 const MANY = 10_000; // the server counts no further
 const PARTS = { server: "Server", database: "Database", locks: "Locks", admission: "Admission" };

@@ -3,9 +3,9 @@
 import { byId, el } from "./dom.js";
 import * as api from "./ops-api.js";
 import * as cards from "./ops-cards.js";
-import { explain } from "./ops-story.js";
+import { explain } from "./ops-explain-booking.js";
 import { Poller } from "./poller.js";
-import { age, count } from "./text.js";
+import { age, count } from "./format.js";
 
 const POLL_SECONDS = 4;
 const NEWS_MS = 10_000;

@@ -1,7 +1,8 @@
 """Signs a message and sends it to a webhook once, within a deadline.
 
-The address is checked at every call, and the call goes to the checked address (`targets.py`). No redirect is followed,
-no proxy is taken from the environment, and only the status and the first bytes of the response are read.
+The address is checked at every call, and the call goes to the checked address (`check_target_addresses.py`). No
+redirect is followed, no proxy is taken from the environment, and only the status and the first bytes of the response
+are read.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from standardwebhooks import Webhook as Signer
 
 from earmark.observability import logs
 from earmark.version import __version__
-from earmark.webhooks.targets import TargetRefused
+from earmark.webhooks.check_target_addresses import TargetRefused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from earmark.webhooks.targets import Target, Targets
+    from earmark.webhooks.check_target_addresses import Target, Targets
 
 PREFIX = "whsec_"
 SECRET_BYTES = 32

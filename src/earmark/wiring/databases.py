@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from earmark.engine.ports.store import Clock, Store
-    from earmark.store.database_facts import DatabaseFacts
-    from earmark.store.erase_buyer import Erasure
+    from earmark.store.database_diagnostics import DatabaseFacts
     from earmark.store.pending_migrations import Migration
+    from earmark.store.pseudonymise_buyer import Erasure
 
 POSTGRES = {"postgres", "postgresql"}
 CONNECTIONS_MAX = 12
@@ -77,7 +77,7 @@ async def erase_buyer(
 
     With `rewrite`, a file of SQLite is written anew.
     """
-    from earmark.store.erase_buyer import new_pseudonym
+    from earmark.store.pseudonymise_buyer import new_pseudonym
 
     options: Any = {"pseudonym": pseudonym or new_pseudonym(), "dry_run": dry_run, "clock": clock or SystemClock()}
     scheme = urlsplit(database_url).scheme
@@ -101,11 +101,11 @@ async def examine(database_url: str, *, clock: Clock | None = None) -> DatabaseF
     """Read a database's state on a connection of its own, even with an old schema or settings that a store refuses."""
     if urlsplit(database_url).scheme in POSTGRES:
         _postgres()
-        from earmark.store.postgres import database_facts
+        from earmark.store.postgres import database_diagnostics
 
-        return await database_facts.examine(database_url, clock=clock or SystemClock())
+        return await database_diagnostics.examine(database_url, clock=clock or SystemClock())
     if urlsplit(database_url).scheme == "sqlite":
-        from earmark.store.sqlite import database_facts as of_file
+        from earmark.store.sqlite import database_diagnostics as of_file
 
         return await of_file.examine(sqlite_path(database_url))
     raise SetupError(problem=_unknown(database_url))

@@ -16,18 +16,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from earmark.domain.payment_method import SANDBOX
-from earmark.domain.policy import Policy
+from earmark.domain.hold_time_and_buyer_limits import Policy
+from earmark.domain.mask_payment_method import SANDBOX
 from earmark.engine.engine import Engine
 from earmark.payments.service import PaymentService
-from earmark.seatmap.entry_feed import EntryFeed
+from earmark.seatmap.in_process_journal_feed import EntryFeed
 from earmark.uuids import Uuid7Ids
 from earmark.wiring.databases import open_store
 from earmark.wiring.gateways import capture_for, open_gateways, open_sandbox, sandbox_url
-from earmark.wiring.redis import Notifications, lock_addresses, open_admission, open_locks
+from earmark.wiring.redis_locks_and_admission import Notifications, lock_addresses, open_admission, open_locks
 from earmark.wiring.workers import dispatcher_for, heartbeat_for, workers_for
 from earmark.workers import loop
-from earmark.workers.reconciler import Reconciler
+from earmark.workers.unfinished_payment_reconciler import Reconciler
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

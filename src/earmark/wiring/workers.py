@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.errors import SetupError
+from earmark.workers.due_hold_sweeper import Sweeper
 from earmark.workers.heartbeat import Heartbeat
-from earmark.workers.janitor import Janitor
-from earmark.workers.lock_monitor import LockMonitor
+from earmark.workers.old_row_janitor import Janitor
 from earmark.workers.outbox_relay import OutboxRelay
-from earmark.workers.reconciler import Reconciler
-from earmark.workers.sweeper import Sweeper
+from earmark.workers.stuck_lock_monitor import LockMonitor
+from earmark.workers.unfinished_payment_reconciler import Reconciler
 
 if TYPE_CHECKING:
     from earmark.config import Settings
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Store
     from earmark.engine.ports.webhooks import Webhooks
     from earmark.locks import Locks
-    from earmark.payments.driver import PaymentDriver
-    from earmark.seatmap.entry_feed import EntryFeed
+    from earmark.payments.drive_payment_to_its_end import PaymentDriver
+    from earmark.seatmap.in_process_journal_feed import EntryFeed
     from earmark.workers.loop import Worker
     from earmark.workers.webhook_dispatcher import WebhookDispatcher
 
@@ -57,8 +57,8 @@ def janitor_for(settings: Settings, store: Store) -> Janitor:
 def dispatcher_for(settings: Settings, webhooks: Webhooks) -> WebhookDispatcher:
     """The webhook dispatcher, with its HTTP client."""
     try:
+        from earmark.webhooks.check_target_addresses import Targets
         from earmark.webhooks.sender import WebhookSender
-        from earmark.webhooks.targets import Targets
         from earmark.workers.webhook_dispatcher import WebhookDispatcher
     except ImportError as missing:
         raise SetupError(problem="Calling webhooks needs an extra: pip install 'earmark[server]'") from missing

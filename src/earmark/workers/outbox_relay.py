@@ -11,12 +11,12 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from earmark.engine.ports.outbox import START
+from earmark.engine.ports.journal_numbering import START
 from earmark.observability import logs
 
 if TYPE_CHECKING:
-    from earmark.engine.ports.outbox import Outbox
-    from earmark.seatmap.entry_feed import EntryFeed
+    from earmark.engine.ports.journal_numbering import Outbox
+    from earmark.seatmap.in_process_journal_feed import EntryFeed
 
 BATCH_SIZE_MAX = 500
 """Small enough that a request that waits behind it for SQLite's one writer waits for tens of milliseconds."""

@@ -13,7 +13,7 @@ import pytest
 from tests.api.conftest import FixedClock
 from tests.api.matrix import Ticks
 
-from earmark.api.auth import key_cache, key_snapshot
+from earmark.api.auth import bulk_key_lookup, key_cache
 from earmark.api.auth.key_cache import KeyCache
 from earmark.api.auth.keys_and_tokens import (
     Authenticator,
@@ -202,7 +202,7 @@ async def test_many_wrong_keys_fill_neither_the_memory_nor_the_database(key_stor
     assert await own, "a key that was good before does not wait behind unknown keys"
     told = await asyncio.gather(*looks, return_exceptions=True)
     assert {type(answer) for answer in told} == {type(None), Overloaded}
-    assert told.count(None) == key_cache.UNKNOWN_WAITING_MAX + key_snapshot.WAITING_MAX, "so many wait, and no more"
+    assert told.count(None) == key_cache.UNKNOWN_WAITING_MAX + bulk_key_lookup.WAITING_MAX, "so many wait, and no more"
     assert key_store.asked <= key_cache.UNKNOWN_WAITING_MAX + 2, "all others shared one read of all keys"
     assert key_store.at_once_max <= key_cache.UNKNOWN_AT_ONCE + 1
     for stranger in strangers[:500]:
@@ -216,9 +216,9 @@ async def test_many_requests_get_429_where_not_all_keys_can_be_read(
     key_store: SlowKeyStore, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key beyond those that were read is not called wrong."""
-    monkeypatch.setattr(key_snapshot, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(key_snapshot, "PAGE", 1)
-    monkeypatch.setattr(key_snapshot, "KEYS_MAX", 1)
+    monkeypatch.setattr(bulk_key_lookup, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(bulk_key_lookup, "PAGE", 1)
+    monkeypatch.setattr(bulk_key_lookup, "KEYS_MAX", 1)
     cache = KeyCache(Keys(key_store), timer=ticks)
     first, second = sorted([await made(key_store), await made(key_store)])
     key_store.open.clear()
@@ -251,7 +251,7 @@ async def test_the_key_behind_a_token_does_not_count_as_wrong(key_store: SlowKey
 
 async def test_waiting_requests_are_answered_in_groups(key_store: SlowKeyStore, ticks: Ticks) -> None:
     """Another request has its turn after each group, whatever number waits."""
-    snapshot = key_snapshot.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
+    snapshot = bulk_key_lookup.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
     told = 0
 
     async def wait() -> None:
@@ -259,21 +259,21 @@ async def test_waiting_requests_are_answered_in_groups(key_store: SlowKeyStore, 
         await snapshot.read()
         told += 1
 
-    waits = [asyncio.create_task(wait()) for _ in range(key_snapshot.WAITING_MAX)]
-    await until(lambda: snapshot._waiting_count == key_snapshot.WAITING_MAX)
+    waits = [asyncio.create_task(wait()) for _ in range(bulk_key_lookup.WAITING_MAX)]
+    await until(lambda: snapshot._waiting_count == bulk_key_lookup.WAITING_MAX)
     steps, before = [], 0
     while not all(one.done() for one in waits):
         await asyncio.sleep(0)
         steps.append(told - before)
         before = told
-    assert told == key_snapshot.WAITING_MAX
-    assert max(steps) <= key_snapshot.NOTIFIED_AT_ONCE
+    assert told == bulk_key_lookup.WAITING_MAX
+    assert max(steps) <= bulk_key_lookup.NOTIFIED_AT_ONCE
     await snapshot.close()
 
 
 async def test_a_caller_that_comes_when_the_last_was_answered_is_answered_too(key_store: SlowKeyStore) -> None:
     """The task that reads has nothing left to do then, and is not done yet."""
-    snapshot = key_snapshot.KeySnapshot(Keys(key_store), timer=lambda: next(seconds), deadline=Deadline(3.0))
+    snapshot = bulk_key_lookup.KeySnapshot(Keys(key_store), timer=lambda: next(seconds), deadline=Deadline(3.0))
     seconds = itertools.count(0.0, 2.0)
     first = asyncio.create_task(snapshot.read())
     for turns in range(12):
@@ -283,7 +283,7 @@ async def test_a_caller_that_comes_when_the_last_was_answered_is_answered_too(ke
     await snapshot.close()
 
 
-async def _after(turns: int, snapshot: key_snapshot.KeySnapshot) -> key_snapshot.AllKeys:
+async def _after(turns: int, snapshot: bulk_key_lookup.KeySnapshot) -> bulk_key_lookup.AllKeys:
     first = asyncio.create_task(snapshot.read())
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -296,7 +296,7 @@ async def test_callers_wait_no_longer_for_all_keys_once_the_reader_is_closed(
     key_store: SlowKeyStore, ticks: Ticks
 ) -> None:
     """Also where the reading has not begun."""
-    snapshot = key_snapshot.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
+    snapshot = bulk_key_lookup.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
     wait = asyncio.create_task(snapshot.read())
     await asyncio.sleep(0)
     await snapshot.close()
@@ -313,9 +313,9 @@ async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(
     assert await cache.look_up_in_snapshot(hash_of(first))
     wrong = [
         asyncio.create_task(cache.look_up_in_snapshot(hash_of(new_key(mode=Mode.TEST))))
-        for _ in range(key_snapshot.WAITING_MAX)
+        for _ in range(bulk_key_lookup.WAITING_MAX)
     ]
-    await until(lambda: cache._snapshot._waiting_count == key_snapshot.WAITING_MAX)
+    await until(lambda: cache._snapshot._waiting_count == bulk_key_lookup.WAITING_MAX)
     assert await cache.look_up_in_snapshot(hash_of(second))
     with pytest.raises(Overloaded):
         await cache.look_up_in_snapshot(hash_of(new_key(mode=Mode.TEST)))

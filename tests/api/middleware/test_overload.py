@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.api.middleware.read_and_decode_body import BodyTimeout
-from earmark.api.rejection_pace import RejectionThrottle
+from earmark.api.throttle_rejections import RejectionThrottle
 from earmark.engine.group_commit import BatchQueue
 
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 FEW = 3
 

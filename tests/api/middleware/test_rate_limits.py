@@ -24,7 +24,7 @@ from earmark.domain.id_types import Buyer
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
     from earmark.clock import MovableClock
     from earmark.uuids import Uuid7Ids
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import httpx2
     from starlette.types import ASGIApp
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
     from earmark.clock import MovableClock
 
 BOUND_SECONDS = 60.0

@@ -12,7 +12,7 @@ from earmark.api.app import ENDPOINTS, create_app
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 
 def refs(value: Any) -> Iterator[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
     from earmark.engine.commands import Hold, Result
 
 FILE = Path(__file__).parents[3] / "docs/reference/earmark.postman_collection.json"

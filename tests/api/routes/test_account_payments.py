@@ -16,7 +16,7 @@ from earmark.payments.gateways.balance.gateway import BalanceGateway
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.client.conftest import Script
 from earmark.api.app import create_app
 from earmark.cli import main
 from earmark.client import AsyncClient, Client
-from earmark.domain import card_numbers
+from earmark.domain import detect_card_numbers
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands import Actor
 from earmark.errors import InvalidRequest, PaymentDeclined
@@ -68,7 +68,7 @@ class Site:
         answer = await self.http.post(f"/v1/bookings/{booking}/{verb}", json=body)
         if answer.status_code == 422:
             assert answer.json()["errors"][0]["message"] in answer.json()["detail"]
-            assert not card_numbers.has_card_number(answer.text)
+            assert not detect_card_numbers.has_card_number(answer.text)
             raise InvalidRequest(errors=answer.json()["errors"])
 
     def kept(self, text: str = NUMBER) -> bool:
@@ -120,7 +120,7 @@ async def test_control_without_the_rule_the_number_is_in_the_database(
     site: Site, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Confirmed, or refused by the gateway that does not know it, it would stay there for good."""
-    monkeypatch.setattr(card_numbers, "has_card_number", lambda _: False)
+    monkeypatch.setattr(detect_card_numbers, "has_card_number", lambda _: False)
     try:
         await WAYS[way](site, await site.hold(), NUMBER)
     except InvalidRequest:
@@ -242,7 +242,7 @@ def test_a_command_refuses_it_in_one_line(
     url = f"sqlite:///{tmp_path}/shop.db"
     booking = made(url)
     if not checked:
-        monkeypatch.setattr(card_numbers, "has_card_number", lambda _: False)
+        monkeypatch.setattr(detect_card_numbers, "has_card_number", lambda _: False)
     verb, *options = command
     code, printed = run(verb, booking, *options, "--database", url, "--test")
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())

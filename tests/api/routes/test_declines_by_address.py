@@ -10,10 +10,10 @@ import pytest
 
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator
-from earmark.domain.policy import Policy
+from earmark.domain.hold_time_and_buyer_limits import Policy
 
 if TYPE_CHECKING:
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 KEY = "ek_test_0123456789abcdef"
 

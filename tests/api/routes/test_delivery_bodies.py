@@ -22,7 +22,7 @@ from earmark.uuids import new_delivery_id
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
 
 CANARY = "alice-the-buyer"
 

@@ -15,13 +15,13 @@ from earmark.api.app import create_app
 from earmark.domain.id_types import BookingId, Buyer
 from earmark.domain.payment import PaymentState, SettledAs
 from earmark.engine.commands import Decided, PayResult
-from earmark.payments import apply_report
+from earmark.payments import apply_payment_report
 from earmark.payments.service import PaymentService
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
     from earmark.clock import MovableClock
 
 NOTE = "Rude on the phone, suspected reseller."
@@ -43,7 +43,9 @@ async def settle(services: Services, booking_id: str, how: SettledAs) -> None:
     about = await services.engine.store.read_dossier(payment.id)
     assert about is not None
     ids = services.engine.ids
-    await services.engine.transact(partial(apply_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=ids))
+    await services.engine.transact(
+        partial(apply_payment_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=ids)
+    )
 
 
 async def sold(alice: httpx2.AsyncClient, event: str, **how: Any) -> str:

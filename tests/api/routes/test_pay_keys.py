@@ -8,12 +8,12 @@ import pytest
 from tests.api.routes.test_payments import CALLBACK, bank, held, pay
 
 from earmark.domain.payment import PAYING_SECONDS_MAX
-from earmark.workers.janitor import Janitor
+from earmark.workers.old_row_janitor import Janitor
 
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
     from earmark.clock import MovableClock
 
 WAITS = "pm_card_authenticationRequired"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.services import Services
+    from earmark.api.handler_dependencies import Services
     from earmark.clock import MovableClock
 
 PRICE = 4500

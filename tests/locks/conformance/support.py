@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from earmark.locks import LockLost
-from earmark.locks.ports import Group
+from earmark.locks.backend_protocol import Group
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from earmark.locks import Held, Locks
-    from earmark.locks.ports import Holding
+    from earmark.locks.backend_protocol import Holding
 
 KEY = "invoice:42"
 SEATS = tuple(f"event:{{opera}}:seat:A{number}" for number in range(1, 5))

@@ -12,7 +12,7 @@ import pytest
 from tests.locks.conftest import BOUNCER_ABSENT, GROUPS, PLACES, TIMED, unavailable
 
 from earmark.locks import LockBusy
-from earmark.locks.ports import Claim, Group
+from earmark.locks.backend_protocol import Claim, Group
 from earmark.testservers import ServerUnavailable
 
 from .support import BOUND, KEY, SEATS, SHORT, eventually, until_nothing_is_left
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.locks.conftest import Place
 
     from earmark.locks import Locks
-    from earmark.locks.ports import Backend
+    from earmark.locks.backend_protocol import Backend
 
 TTL_RESOLUTION_SECONDS = 0.001
 """Redis reports the time that a key has left in whole milliseconds, rounded down."""

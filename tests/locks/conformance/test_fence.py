@@ -10,7 +10,7 @@ from tests.locks.conftest import GROUPS, TIMED
 from tests.locks.topologies import ask, start_private
 
 from earmark.locks import FenceUnavailable
-from earmark.locks.ports import Group
+from earmark.locks.backend_protocol import Group
 
 from .support import BOUND, KEY, SEATS, soon_lost
 

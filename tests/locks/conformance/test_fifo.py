@@ -13,7 +13,7 @@ from tests.locks.conftest import GROUPS, SHARED, TIMED
 from tests.locks.topologies import ask
 
 from earmark.locks import LockBusy, QueueFull
-from earmark.locks.ports import Group
+from earmark.locks.backend_protocol import Group
 
 from .support import BOUND, KEY, SEATS, SHORT, eventually, soon_lost, until_nothing_is_left, until_waiting, waiters
 

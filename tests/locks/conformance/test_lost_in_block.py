@@ -10,7 +10,7 @@ import pytest
 from tests.locks.conftest import TIMED
 
 from earmark.locks import LockLost, LocksUnavailable
-from earmark.locks.ports import Group
+from earmark.locks.backend_protocol import Group
 
 from .support import BOUND, KEY, SHORT, until_nothing_is_left, warnings_in
 

@@ -10,7 +10,7 @@ import pytest
 from tests.locks.conftest import GROUPS, PROOF, TIMED, declaring
 
 from earmark.locks import KeysApart, LockBusy, LockLost
-from earmark.locks.ports import Group
+from earmark.locks.backend_protocol import Group
 
 from .support import BOUND, SEATS, soon_lost, until_nothing_is_left
 

@@ -9,7 +9,7 @@ import pytest
 from tests.locks.conftest import TIMED
 
 from earmark.locks import LockBusy, LockLost
-from earmark.locks.ports import Group
+from earmark.locks.backend_protocol import Group
 
 from .support import BOUND, KEY, SHORT, eventually, holding, reached, until_nothing_is_left, until_waiting
 

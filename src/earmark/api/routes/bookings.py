@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.problem_response import Forbidden
+from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.domain.id_types import BookingId, Buyer
 from earmark.engine.commands import Extend, Release
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from earmark.api.context import RequestContext
+    from earmark.api.request_context import RequestContext
     from earmark.domain.booking import Booking
 
 

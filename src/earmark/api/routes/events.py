@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
+from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.domain.id_types import EventId, SeatId
 from earmark.engine.commands import Decided
 from earmark.errors import EventUnknown, SeatUnknown
 from earmark.schemas import requests, responses, to_command, to_response
-from earmark.schemas.seat_map import SeatMapRenderer, version
+from earmark.schemas.render_seat_map import SeatMapRenderer, version
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from earmark.api.context import RequestContext
+    from earmark.api.request_context import RequestContext
     from earmark.domain.event import Event
     from earmark.engine.ports.store import SeatMap
 

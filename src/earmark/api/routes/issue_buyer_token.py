@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
+from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.domain.id_types import Buyer
 from earmark.schemas.requests import Who
 from earmark.schemas.responses import Moment
 
 if TYPE_CHECKING:
-    from earmark.api.context import RequestContext
+    from earmark.api.request_context import RequestContext
 
 TOKEN_SECONDS_DEFAULT = 3600
 TOKEN_SECONDS_MAX = 86_400

@@ -10,23 +10,23 @@ import msgspec
 
 from earmark.api import problem_response
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.context import KEY_HEADER, RequestContext
-from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.client_address import address_at
 from earmark.api.problem_response import CallbackForged, NotFound
+from earmark.api.request_context import KEY_HEADER, RequestContext
+from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.api.routes.bookings import booking_id, find
 from earmark.engine.ports.gateway import CallbackRefused, GatewaySilent
 from earmark.errors import InvalidRequest
 from earmark.observability import logs
-from earmark.payments.driver import CallbackMismatch
+from earmark.payments.drive_payment_to_its_end import CallbackMismatch
 from earmark.schemas import requests, responses, to_command, to_response
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.engine.commands import PayResult
-    from earmark.engine.ports.response_writer import ResponseWriter
+    from earmark.engine.ports.idempotent_response_writer import ResponseWriter
     from earmark.schemas.to_command import Common
 
 log = logs.get()

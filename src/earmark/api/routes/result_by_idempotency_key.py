@@ -10,20 +10,20 @@ import msgspec
 from msgspec import Struct
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
+from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.payments import write_payment
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.state_machine import State
 from earmark.engine.commands import KeyedRequest, Pay, PayResult
-from earmark.payments.pay import conclude_payment, is_concluded
+from earmark.payments.open_and_conclude_payment import conclude_payment, is_concluded
 from earmark.schemas.to_command import check_key
 from earmark.schemas.to_response import is_under_way
 from earmark.schemas.webhooks import webhook_answer
 
 if TYPE_CHECKING:
-    from earmark.api.context import RequestContext
-    from earmark.engine.idempotency import KeyLookup
+    from earmark.api.request_context import RequestContext
+    from earmark.engine.look_up_idempotency_keys import KeyLookup
     from earmark.engine.ports.webhooks import WebhookChange
     from earmark.schemas.to_command import Common
 

@@ -10,10 +10,10 @@ from uuid import UUID
 import msgspec
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
+from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, json_response
-from earmark.api.routes.webhook_idempotency import deed_of, once
+from earmark.api.routes.webhook_subscription_idempotency import deed_of, once
 from earmark.domain.id_types import DeliveryId, EventId, WebhookId
 from earmark.domain.webhook import WEBHOOKS_MAX, Delivery, DeliveryState, Webhook, enabled, rotated
 from earmark.domain.webhook_messages import PING, ping_body
@@ -28,13 +28,13 @@ from earmark.errors import (
 )
 from earmark.schemas import webhooks as schemas
 from earmark.uuids import new_delivery_id, new_webhook_id
+from earmark.webhooks.check_target_addresses import TargetRefused
 from earmark.webhooks.sender import new_secret
-from earmark.webhooks.targets import TargetRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from earmark.api.context import RequestContext
+    from earmark.api.request_context import RequestContext
 
 BY_THE_SHOP = "switched off by the shop"
 SAVE_ROUNDS_MAX = 5

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import msgspec
 
-from earmark.bench.processes import EARMARK, HOST, START_SECONDS_MAX, free_ports, stop, wait_until_ready
+from earmark.bench.server_processes import EARMARK, HOST, START_SECONDS_MAX, free_ports, stop, wait_until_ready
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey

@@ -17,9 +17,9 @@ import time
 
 import msgspec
 
+from earmark.bench.child_process_protocol import READY, write_line
 from earmark.bench.http_bytes import is_complete, request
-from earmark.bench.line_protocol import READY, write_line
-from earmark.bench.processes import HOST
+from earmark.bench.server_processes import HOST
 
 EVERY_SECONDS = 0.005
 ANSWER_SECONDS_MAX = 10.0

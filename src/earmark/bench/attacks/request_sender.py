@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from earmark.bench.child_process_protocol import answer_jobs
 from earmark.bench.http_bytes import describe_answer, is_complete
-from earmark.bench.line_protocol import answer_jobs
-from earmark.bench.processes import HOST
+from earmark.bench.server_processes import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.bench.report.machine import describe_machine
-from earmark.bench.report.medians import quantile
+from earmark.bench.report.quantiles_and_ratios import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

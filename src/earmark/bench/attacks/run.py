@@ -22,11 +22,11 @@ import msgspec
 
 from earmark.bench.attacks.attacked_server import POOL, running_server
 from earmark.bench.attacks.health_probe import ProbeSamples
-from earmark.bench.attacks.kinds import connections, credentials, holds, malformed_requests, payments
+from earmark.bench.attacks.kinds import connections, credentials_and_webhooks, holds, malformed_requests, payments
 from earmark.bench.attacks.request_sender import ConnectionJob, JobAnswers, RequestJob, counted
 from earmark.bench.attacks.results import GRANTED, STALL_MS_MAX, AttackReport, AttackResult, Bound, StallFigures, phase
+from earmark.bench.child_process_protocol import line_process
 from earmark.bench.http_bytes import request
-from earmark.bench.line_protocol import line_process
 from earmark.errors import EarmarkError, SetupError
 from earmark.version import __version__
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from earmark.bench.attacks.attack import Attack
     from earmark.bench.attacks.attacked_server import AttackedServer
     from earmark.bench.attacks.results import AttackPhase, AttackPlan
-    from earmark.bench.line_protocol import LineProcess
+    from earmark.bench.child_process_protocol import LineProcess
 
 REQUEST_SENDER, HEALTH_PROBE = "earmark.bench.attacks.request_sender", "earmark.bench.attacks.health_probe"
 HEAD_START_SECONDS = 0.1
@@ -52,7 +52,7 @@ def all_attacks() -> dict[str, Attack]:
     """By name; new instances for each run, because they keep what they have sent."""
     kinds: Sequence[type[Attack]] = (
         *(*malformed_requests.ATTACKS, *payments.ATTACKS, *holds.ATTACKS),
-        *(*connections.ATTACKS, *credentials.ATTACKS),
+        *(*connections.ATTACKS, *credentials_and_webhooks.ATTACKS),
     )
     return {kind.name: kind() for kind in kinds}
 

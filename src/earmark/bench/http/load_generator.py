@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from earmark.bench.child_process_protocol import answer_jobs
 from earmark.bench.http_bytes import is_complete
-from earmark.bench.line_protocol import answer_jobs
-from earmark.bench.report.medians import quantile_ms
+from earmark.bench.report.quantiles_and_ratios import quantile_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

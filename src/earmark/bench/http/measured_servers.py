@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from earmark.bench.http import fastapi_app
-from earmark.bench.processes import EARMARK, HOST, TOKEN, free_ports, stop, wait_until_ready
+from earmark.bench.server_processes import EARMARK, HOST, TOKEN, free_ports, stop, wait_until_ready
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

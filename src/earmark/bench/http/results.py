@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from earmark.bench.bench_database import CountedRows
 from earmark.bench.http.load_generator import CREATED, SHED, HttpAnswers
 from earmark.bench.http.measured_servers import EMPTY, OURS, PEER
-from earmark.bench.report.medians import median_ratio
+from earmark.bench.prepare_and_count_rows import CountedRows
+from earmark.bench.report.quantiles_and_ratios import median_ratio
 from earmark.config import Settings
 
 HOLD, GENERATOR = "hold_vs_fastapi_for_update", "generator_vs_best"

@@ -13,18 +13,18 @@ import msgspec
 
 from earmark import config
 from earmark.bench import bench_servers
+from earmark.bench.child_process_protocol import line_process
 from earmark.bench.http import measured_servers
 from earmark.bench.http.load_generator import HttpAnswers, HttpJob
 from earmark.bench.http.measured_servers import EMPTY, OURS, PEER
 from earmark.bench.http.results import HttpFigures, HttpMeasurement, HttpPlan, HttpResult, ServerLimits
-from earmark.bench.line_protocol import line_process
-from earmark.bench.processes import TOKEN
 from earmark.bench.report.machine import installed_versions, usable_cores
+from earmark.bench.server_processes import TOKEN
 from earmark.errors import EarmarkError, SetupError
 
 if TYPE_CHECKING:
-    from earmark.bench.bench_database import BenchDatabase
-    from earmark.bench.line_protocol import LineProcess
+    from earmark.bench.child_process_protocol import LineProcess
+    from earmark.bench.prepare_and_count_rows import BenchDatabase
 
 ORDER = (OURS, PEER, EMPTY)
 NEXT_ROUND = "round {number} of {rounds}: {name}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.bench.incidents.clients import CLOSED, OK, REFUSED, TIMEOUT, ClientAnswer
-from earmark.bench.report.medians import quantile_ms
+from earmark.bench.report.quantiles_and_ratios import quantile_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from earmark.bench.child_process_protocol import READY, write_line
 from earmark.bench.http_bytes import answer_code, is_complete, request
-from earmark.bench.line_protocol import READY, write_line
 
 OK = "ok"
 TIMEOUT, CLOSED, REFUSED = "client timeout", "connection closed", "no connection"

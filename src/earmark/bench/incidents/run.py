@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 import asyncpg
 import msgspec
 
+from earmark.bench.child_process_protocol import line_process
 from earmark.bench.incidents import results as reports
 from earmark.bench.incidents import system_under_test as systems
 from earmark.bench.incidents.analysis import PhaseTimes
 from earmark.bench.incidents.clients import ClientAnswer, ClientsJob
 from earmark.bench.incidents.faults import INCIDENTS, survivor
 from earmark.bench.incidents.results import IncidentReport, IncidentResult
-from earmark.bench.line_protocol import line_process
 from earmark.bench.named_sql import named_sql
-from earmark.bench.processes import TOKEN
+from earmark.bench.server_processes import TOKEN
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable
 from earmark.version import __version__

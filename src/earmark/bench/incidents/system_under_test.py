@@ -21,7 +21,7 @@ import httpx2
 
 from earmark.bench.incidents.analysis import SystemSample
 from earmark.bench.process_stats import PROC, process_tree
-from earmark.bench.processes import EARMARK, HOST, START_SECONDS_MAX, TOKEN, free_port, stop, wait_until_ready
+from earmark.bench.server_processes import EARMARK, HOST, START_SECONDS_MAX, TOKEN, free_port, stop, wait_until_ready
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres
 from earmark.testservers.postgres_standby import make_synchronous, start_standby

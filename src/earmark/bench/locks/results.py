@@ -10,7 +10,7 @@ import msgspec
 
 from earmark.bench.locks.lock_libraries import OURS, YARDSTICK
 from earmark.bench.locks.workloads import HandoverWaits
-from earmark.bench.report.medians import median_ratio, quantile
+from earmark.bench.report.quantiles_and_ratios import median_ratio, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

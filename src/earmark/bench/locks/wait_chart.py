@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from earmark.bench.locks.results import jain
 from earmark.bench.report.charts import LEFT, WIDTH, log_share, log_ticks, short, svg, text
-from earmark.bench.report.medians import evenly_spread
+from earmark.bench.report.quantiles_and_ratios import evenly_spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

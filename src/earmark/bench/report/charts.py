@@ -10,7 +10,7 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
 
-from earmark.bench.report.medians import quantile
+from earmark.bench.report.quantiles_and_ratios import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.bench.line_protocol import line_process
+from earmark.bench.child_process_protocol import line_process
 from earmark.bench.process_stats import cpu_seconds, resident_bytes
-from earmark.bench.processes import EARMARK, HOST, free_port, stop, wait_until_ready
 from earmark.bench.report.machine import describe_machine
+from earmark.bench.server_processes import EARMARK, HOST, free_port, stop, wait_until_ready
 from earmark.bench.stream.stream_readers import ReaderFigures
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres

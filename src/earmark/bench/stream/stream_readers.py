@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.bench.line_protocol import READY, write_line
-from earmark.bench.processes import HOST
-from earmark.bench.report.medians import quantile
+from earmark.bench.child_process_protocol import READY, write_line
+from earmark.bench.report.quantiles_and_ratios import quantile
+from earmark.bench.server_processes import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from earmark import config
 from earmark.api.auth.keys_and_tokens import hash_of, new_key, new_key_id
-from earmark.cli.commands.database import Database
+from earmark.cli.commands.migrate_and_verify import Database
 from earmark.domain.api_key import GRACE_SECONDS_MAX, ApiKey, Scope
 from earmark.domain.id_types import KeyId
 from earmark.domain.live_or_test_mode import Mode

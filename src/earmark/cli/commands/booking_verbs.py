@@ -13,15 +13,15 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from earmark import config
-from earmark.cli import output
-from earmark.cli.output import Printed
+from earmark.cli import print_results_and_advice
+from earmark.cli.print_results_and_advice import Printed
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import EarmarkError, SetupError
 
 if TYPE_CHECKING:
     from earmark.client import AsyncClient
     from earmark.library import Earmark
-    from earmark.schemas.request_fields import EventTerms
+    from earmark.schemas.build_request_body import EventTerms
 
     Shop = Earmark | AsyncClient
 
@@ -130,7 +130,7 @@ def show_event(event_id: Event, /, *, where: Where = HERE) -> None:
     """Show an event, what is left of it, and its seats."""
 
     async def read(shop: Shop) -> Printed:
-        return output.EventWithMap(event=await shop.event(event_id), map=await shop.map(event_id))
+        return print_results_and_advice.EventWithMap(event=await shop.event(event_id), map=await shop.map(event_id))
 
     _run(where, read)
 
@@ -206,7 +206,7 @@ def pay(
     Exits with 3 while it is no sale yet: the buyer must act, or the gateway has not decided.
     """
     result = _run(where, lambda shop: shop.pay(booking_id, method=method, gateway=gateway, key=key))
-    return NOT_DECIDED if output.is_open(result) else 0
+    return NOT_DECIDED if print_results_and_advice.is_open(result) else 0
 
 
 def confirm(
@@ -276,8 +276,8 @@ def _run(where: Where, work: Callable[[Shop], Awaitable[Printed]]) -> Printed:
     try:
         result = asyncio.run(run())
     except EarmarkError as error:
-        raise SetupError(problem=output.advise(error)) from error
-    output.show(result, as_json=where.as_json)
+        raise SetupError(problem=print_results_and_advice.advise(error)) from error
+    print_results_and_advice.show(result, as_json=where.as_json)
     return result
 
 

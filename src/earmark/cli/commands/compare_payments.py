@@ -9,8 +9,8 @@ from uuid import UUID
 from earmark.domain.id_types import PaymentId
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import Gateway, Record
-from earmark.payments import gateway_comparison
-from earmark.payments.gateway_comparison import Comparison
+from earmark.payments import compare_with_gateway_records
+from earmark.payments.compare_with_gateway_records import Comparison
 from earmark.payments.gateway_orders import order_of
 
 if TYPE_CHECKING:
@@ -36,13 +36,15 @@ async def compare(store: Store, gateway: Gateway, *, since: datetime) -> Compari
     for payment_id in theirs.keys() - ours.keys():
         about = await store.read_dossier(PaymentId(payment_id))
         if about is None or about.payment.gateway != gateway.name:
-            found.flaws += gateway_comparison.orphans(theirs[payment_id])
+            found.flaws += compare_with_gateway_records.orphans(theirs[payment_id])
         else:
             ours[payment_id] = about.payment
     for payment_id, payment in ours.items():
         records = theirs.get(payment_id, [])
-        found.flaws += gateway_comparison.strays(payment, records)
-        differs = gateway_comparison.differences(payment, gateway_comparison.chosen(payment, records))
+        found.flaws += compare_with_gateway_records.strays(payment, records)
+        differs = compare_with_gateway_records.differences(
+            payment, compare_with_gateway_records.chosen(payment, records)
+        )
         if not differs:
             found.agree += 1
         else:
@@ -65,7 +67,7 @@ async def _judge(store: Store, gateway: Gateway, payment: Payment, differs: list
     about = await store.read_dossier(payment.id)
     assert about is not None, "a payment is never deleted"
     now = about.payment
-    if gateway_comparison.is_open(now):
+    if compare_with_gateway_records.is_open(now):
         found.still_open += differs
         return
     report = await gateway.status(order_of(now))
@@ -79,9 +81,9 @@ async def _judge(store: Store, gateway: Gateway, payment: Payment, differs: list
             captured=report.captured,
             refunded=report.refunded,
         )
-    still = [flaw for flaw in differs if flaw.rule == gateway_comparison.CURRENCY] + gateway_comparison.differences(
-        now, record
-    )
+    still = [
+        flaw for flaw in differs if flaw.rule == compare_with_gateway_records.CURRENCY
+    ] + compare_with_gateway_records.differences(now, record)
     again = await store.read_dossier(payment.id)
     moved = again is None or again.payment.version != now.version
     (found.still_open if moved else found.flaws).extend(still)

@@ -13,26 +13,26 @@ from rich.console import Console
 
 from earmark import config
 from earmark.cli.commands import settings as show
-from earmark.cli.commands.database import Database
+from earmark.cli.commands.migrate_and_verify import Database
 from earmark.cli.doctor import database as of_database
 from earmark.cli.doctor import failover as of_failover
-from earmark.cli.doctor import proxies as of_proxies
 from earmark.cli.doctor import redis as of_redis
 from earmark.cli.doctor import secrets as of_secrets
+from earmark.cli.doctor import trusted_proxy_setting as of_proxies
 from earmark.cli.doctor import workers_and_backlog as of_work
 from earmark.cli.doctor.findings import Finding, Level, problem
 from earmark.clock import SystemClock
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import EarmarkError, Outage, SetupError
-from earmark.locks import url as addresses
+from earmark.locks import backend_from_url as addresses
 from earmark.wiring import databases
-from earmark.wiring import redis as redis_parts
+from earmark.wiring import redis_locks_and_admission as redis_parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from earmark.engine.ports.store import Clock, Store
-    from earmark.store.database_facts import DatabaseFacts
+    from earmark.store.database_diagnostics import DatabaseFacts
 
 COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "red", Level.FIXED: "cyan"}
 LEVEL_WIDTH = max(len(level.value) for level in Level)

@@ -11,11 +11,11 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from earmark import config
-from earmark.cli.commands.database import Database
+from earmark.cli.commands.migrate_and_verify import Database
 from earmark.wiring import databases
 
 if TYPE_CHECKING:
-    from earmark.store.erase_buyer import Erasure
+    from earmark.store.pseudonymise_buyer import Erasure
 
 SHOWN_MAX = 20
 

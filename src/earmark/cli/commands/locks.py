@@ -16,7 +16,7 @@ from rich.table import Table
 from earmark import config
 from earmark.cli.commands.run_under_lock import run
 from earmark.locks import keys
-from earmark.wiring import redis as redis_parts
+from earmark.wiring import redis_locks_and_admission as redis_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -19,7 +19,7 @@ from cyclopts.validators import Number
 from rich.console import Console
 
 from earmark import config
-from earmark.cli.commands.database import Database
+from earmark.cli.commands.migrate_and_verify import Database
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import AMOUNT_MAX, Money
 from earmark.domain.prepaid_account import Account, AccountEntry

@@ -14,7 +14,7 @@ from rich.console import Console
 from earmark import config
 from earmark.errors import SetupError
 from earmark.locks import LockBusy, LockLost, LocksUnavailable
-from earmark.wiring import redis as redis_parts
+from earmark.wiring import redis_locks_and_admission as redis_parts
 
 LIFE_SECONDS_MAX = 86_400.0
 BUSY = 75

@@ -12,7 +12,7 @@ from earmark.store.pending_migrations import WAY_OUT, check_current, newer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.store.database_facts import DatabaseFacts
+    from earmark.store.database_diagnostics import DatabaseFacts
 
 SKEW_SECONDS_MAX = 1.0
 READ_COMMITTED = "read committed"

@@ -10,7 +10,7 @@ from earmark.cli.doctor.findings import Finding, note, ok, problem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from earmark.store.database_facts import Replication, Standby
+    from earmark.store.database_diagnostics import Replication, Standby
 
 CHECK = "failover"
 WAITING_SECONDS_MAX = 5.0

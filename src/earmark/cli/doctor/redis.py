@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from earmark.cli.commands.settings import without_password
 from earmark.cli.doctor.findings import Finding, note, ok, problem
 from earmark.errors import SetupError
-from earmark.store.database_facts import skew
+from earmark.store.database_diagnostics import skew
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -30,7 +30,7 @@ ADVICE_LOCKS = "Start it, or remove it from EARMARK_LOCKS_URL. Without it, or wi
 
 def is_redis(url: str) -> bool:
     """Whether the URL is of a Redis: locks can also be kept in PostgreSQL."""
-    from earmark.locks import url as addresses
+    from earmark.locks import backend_from_url as addresses
 
     return urlsplit(url).scheme in {*addresses.REDIS, *addresses.PORTS}
 
@@ -138,7 +138,7 @@ async def _client(url: str) -> AsyncIterator[Any]:
     from redis.asyncio import Redis
     from redis.asyncio.sentinel import Sentinel
 
-    from earmark.locks import url as addresses
+    from earmark.locks import backend_from_url as addresses
 
     within: dict[str, Any] = {"socket_timeout": SECONDS_MAX, "socket_connect_timeout": SECONDS_MAX}
     scheme = urlsplit(url).scheme

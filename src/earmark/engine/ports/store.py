@@ -46,7 +46,7 @@ from earmark.engine.ports.store_parts import Parts
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from earmark.engine.ports.outbox import Outbox
+    from earmark.engine.ports.journal_numbering import Outbox
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from earmark.engine.api_keys import KeepsKeys
-from earmark.engine.ports.cleanup_and_backlog import KeptUp
-from earmark.engine.ports.followed_events import Followed
-from earmark.engine.ports.payments_for_operators import WatchesPayments
+from earmark.engine.ports.cleanup_backlog_recounts import KeptUp
+from earmark.engine.ports.live_seat_map_reads import Followed
+from earmark.engine.ports.payment_monitoring_reads import WatchesPayments
 from earmark.engine.ports.webhooks import KeepsWebhooks
 from earmark.engine.prepaid_accounts import KeepsAccounts
 

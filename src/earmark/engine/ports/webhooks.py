@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from earmark.domain.live_or_test_mode import Mode
-    from earmark.engine.ports.outbox import Numbered
+    from earmark.engine.ports.journal_numbering import Numbered
 
 
 class WebhookSubscription(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain import journal_changes
+from earmark.domain import journal_field_changes
 from earmark.domain.id_types import PoolRef, SeatRef
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatAvailability, SeatSeen, availability
@@ -58,8 +58,8 @@ async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) 
         "fields": msgspec.to_builtins(dict(command.fields)),
         "seats": msgspec.to_builtins(command.seats),
         "pools": msgspec.to_builtins(command.pools),
-        journal_changes.WAS: {
-            "fields": msgspec.to_builtins(journal_changes.event_was(event, command.fields)),
+        journal_field_changes.WAS: {
+            "fields": msgspec.to_builtins(journal_field_changes.event_was(event, command.fields)),
             "seats": [{"id": seat.ref.seat_id, "blocked": seat.blocked, "price": seat.price} for seat in seen.values()],
             "pools": [{"id": pool.id, "capacity": pool.capacity, "price": pool.price} for pool in pools],
         },

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.event import Event
+    from earmark.domain.hold_time_and_buyer_limits import Policy
     from earmark.domain.id_types import Buyer, PoolRef, SeatRef, TotalRef
-    from earmark.domain.policy import Policy
     from earmark.domain.pool import Pool
     from earmark.engine.commands import Hold, Outcome
     from earmark.engine.ports.store import Transaction

@@ -16,7 +16,7 @@ from earmark.locks.errors import LocksNotCalled, LocksUnavailable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from earmark.locks.breaker import Breaker
+    from earmark.locks.circuit_breaker import Breaker
     from earmark.locks.redis.lua_calls import ScriptCall
     from earmark.locks.redis.script_connection import ScriptConnection
 

@@ -23,12 +23,12 @@ from earmark.locks.errors import KeysApart, LocksUnavailable
 from earmark.locks.glob_patterns import compiled
 from earmark.locks.redis.handover_subscription import HandoverSubscription, HandoverWaiters
 from earmark.locks.redis.lua_calls import LeaseScript, LuaScript, RedisKeys, ScriptCall
-from earmark.locks.redis.single_server import SCAN_COUNT, connection_options, outages, read_holding
+from earmark.locks.redis.single_server_connections import SCAN_COUNT, connection_options, outages, read_holding
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from earmark.locks.ports import Holding
+    from earmark.locks.backend_protocol import Holding
 
 REDIRECTIONS_MAX = 3
 

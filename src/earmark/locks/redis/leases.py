@@ -6,17 +6,17 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from earmark.locks.backend_protocol import Claim, Grant, Group, Holding
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
-from earmark.locks.ports import Claim, Grant, Group, Holding
 from earmark.locks.redis.call_batching import CallBatcher
 from earmark.locks.redis.lua_calls import ScriptCall, milliseconds, owner_of, owner_seen
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from earmark.locks.breaker import Breaker
+    from earmark.locks.circuit_breaker import Breaker
     from earmark.locks.redis.handover_subscription import Handover
-    from earmark.locks.redis.single_server import LeaseServers
+    from earmark.locks.redis.single_server_connections import LeaseServers
 
 # A waiter calls Redis again this often even without a message, in case a message was lost.
 ASK_AGAIN_SECONDS_MAX = 5.0

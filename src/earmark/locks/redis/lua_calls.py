@@ -12,7 +12,7 @@ from earmark.locks.errors import LocksUnavailable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from earmark.locks.ports import Claim, Holding
+    from earmark.locks.backend_protocol import Claim, Holding
     from earmark.locks.redis.handover_subscription import HandoverWaiters
 
 SOURCE: Final = (files("earmark.locks") / "lua" / "leases.lua").read_bytes()

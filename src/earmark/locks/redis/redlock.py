@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from earmark.locks.backend_protocol import Claim, Grant, Group, Holding
 from earmark.locks.errors import LockBusy, LocksUnavailable
-from earmark.locks.ports import Claim, Grant, Group, Holding
 from earmark.locks.redis.call_batching import CallBatcher
 from earmark.locks.redis.lua_calls import RedisKeys, ScriptCall, milliseconds, owner_of, owner_seen
-from earmark.locks.redis.single_server import SingleServer, one_server
+from earmark.locks.redis.single_server_connections import SingleServer, one_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from earmark.locks.breaker import Breaker
+    from earmark.locks.circuit_breaker import Breaker
 
 DRIFT_FACTOR = 0.01
 # Redis counts expiry in milliseconds; this covers the rounding at both ends.

@@ -1,6 +1,6 @@
 """Leases in Redis for plain threads, without an event loop: the same script over redis-py's blocking connections.
 
-It never waits in the queue: `earmark.locks.sync` does that in its event loop.
+It never waits in the queue: `earmark.locks.sync_locks` does that in its event loop.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from earmark.locks.backend_protocol import Grant
 from earmark.locks.errors import LockBusy, LocksUnavailable
-from earmark.locks.ports import Grant
 from earmark.locks.redis.lua_calls import (
     SHA,
     SOURCE,
@@ -35,8 +35,8 @@ from earmark.locks.redis.lua_calls import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from earmark.locks.breaker import Breaker
-    from earmark.locks.ports import Claim
+    from earmark.locks.backend_protocol import Claim
+    from earmark.locks.circuit_breaker import Breaker
 
 
 class SyncRedisLeases:

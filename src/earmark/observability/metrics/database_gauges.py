@@ -17,11 +17,11 @@ from prometheus_client.registry import Collector
 
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.heartbeats import WELL
-from earmark.engine.ports.outbox import Lag
-from earmark.engine.ports.payments_for_operators import MoneyWatch
+from earmark.engine.ports.journal_numbering import Lag
+from earmark.engine.ports.payment_monitoring_reads import MoneyWatch
 from earmark.errors import Outage
 from earmark.observability import logs
-from earmark.observability.metrics.counters import gauge
+from earmark.observability.metrics.counter_and_histogram_classes import gauge
 from earmark.wiring.workers import ROLES
 
 if TYPE_CHECKING:

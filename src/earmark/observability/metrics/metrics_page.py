@@ -21,7 +21,7 @@ from earmark.observability.metrics.database_gauges import WATCH_SECONDS, Databas
 from earmark.observability.metrics.multiprocess import SharedValues
 from earmark.observability.metrics.queue_and_connection_gauges import ProcessGauges
 from earmark.observability.metrics.recorder import MetricsRecorder
-from earmark.observability.metrics.redis_gauges import RedisGauges
+from earmark.observability.metrics.redis_up_gauges import RedisGauges
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator

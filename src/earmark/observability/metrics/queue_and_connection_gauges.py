@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from earmark.observability.metrics.counters import gauge
+from earmark.observability.metrics.counter_and_histogram_classes import gauge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from earmark.engine.ports.gateway import GatewayDenied, GatewayRefused, GatewaySilent
 from earmark.errors import EarmarkError
-from earmark.observability.metrics.counters import LabelledCounter, LabelledHistogram, gauge
+from earmark.observability.metrics.counter_and_histogram_classes import LabelledCounter, LabelledHistogram, gauge
 from earmark.workers.failed_rounds import RoundFailed
 
 if TYPE_CHECKING:

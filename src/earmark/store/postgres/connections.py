@@ -16,8 +16,8 @@ import asyncpg
 
 from earmark.errors import NotWritable, SetupError
 from earmark.store import sql_files
-from earmark.store.postgres import hosts
-from earmark.store.postgres.abandoned_backends import (
+from earmark.store.postgres import connect_to_writable_host
+from earmark.store.postgres.count_abandoned_backends import (
     ANSWER_SECONDS_MAX,
     ASK_OFTEN_SECONDS,
     ASK_SECONDS,
@@ -61,7 +61,7 @@ class PostgresConnections:
 
     def __init__(self, dsn: str, *, connections_max: int, pgbouncer: bool = False, **options: Any) -> None:
         self._dsn = dsn
-        self._hosts = hosts.hosts_of(dsn)
+        self._hosts = connect_to_writable_host.hosts_of(dsn)
         self._pgbouncer = pgbouncer
         self._options = options
         self._generation = 0
@@ -195,7 +195,7 @@ class PostgresConnections:
             raise _crowded(len(self.abandoned))
         self._connecting += 1
         try:
-            connection = await hosts.connect(self._dsn, self._hosts, **options)
+            connection = await connect_to_writable_host.connect(self._dsn, self._hosts, **options)
             try:
                 await self._examine(connection)
             except BaseException:

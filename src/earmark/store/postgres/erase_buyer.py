@@ -11,11 +11,11 @@ import asyncpg
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError, StoreUnavailable
 from earmark.store import sql_files
-from earmark.store.erase_buyer import KEPT_FIELDS, Erasure, Obstacle
 from earmark.store.pending_migrations import check_current
-from earmark.store.postgres import hosts
+from earmark.store.postgres import connect_to_writable_host
 from earmark.store.postgres.driver_errors import reason
 from earmark.store.postgres.migrate import BUSY, SILENT, read_applied, split_url
+from earmark.store.pseudonymise_buyer import KEPT_FIELDS, Erasure, Obstacle
 
 if TYPE_CHECKING:
     from earmark.engine.ports.store import Clock
@@ -116,7 +116,9 @@ async def _connect(url: str) -> Any:
     dsn, _ = split_url(url)
     named = {"application_name": "earmark erase-buyer"}
     try:
-        return await hosts.connect(dsn, hosts.hosts_of(dsn), statement_cache_size=0, server_settings=named)
+        return await connect_to_writable_host.connect(
+            dsn, connect_to_writable_host.hosts_of(dsn), statement_cache_size=0, server_settings=named
+        )
     except (OSError, asyncpg.TargetServerAttributeNotMatched) as silence:
         raise StoreUnavailable(because=reason(silence)) from silence
     except (asyncpg.PostgresError, ValueError) as refused:

@@ -16,7 +16,7 @@ import asyncpg
 
 from earmark.errors import NotWritable, SetupError, StoreUnavailable
 from earmark.store.pending_migrations import Applied, LockPatience, pending, tell_newer
-from earmark.store.postgres import hosts
+from earmark.store.postgres import connect_to_writable_host
 from earmark.store.postgres.application_role import grant
 from earmark.store.postgres.driver_errors import reason
 
@@ -111,7 +111,9 @@ async def read_applied(connection: Any) -> dict[int, Applied]:
 async def _connect(dsn: str) -> Any:
     try:
         named = {"application_name": "earmark migrate"}
-        return await hosts.connect(dsn, hosts.hosts_of(dsn), statement_cache_size=0, server_settings=named)
+        return await connect_to_writable_host.connect(
+            dsn, connect_to_writable_host.hosts_of(dsn), statement_cache_size=0, server_settings=named
+        )
     except (OSError, asyncpg.TargetServerAttributeNotMatched) as silence:
         raise StoreUnavailable(because=reason(silence)) from silence
     except (asyncpg.PostgresError, ValueError) as refused:

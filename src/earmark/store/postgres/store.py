@@ -16,9 +16,9 @@ from earmark.engine.prepaid_accounts import Accounts
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import sql_files
 from earmark.store.api_keys import StoredKeys
-from earmark.store.followed_events import StoredFollowedEvents
+from earmark.store.live_seat_map_reads import StoredFollowedEvents
 from earmark.store.postgres import rows
-from earmark.store.postgres.commit import check_warnings, commit, roll_back
+from earmark.store.postgres.commit_or_roll_back import check_warnings, commit, roll_back
 from earmark.store.postgres.connections import PostgresConnections
 from earmark.store.postgres.driver_errors import (
     SILENT,
@@ -32,20 +32,20 @@ from earmark.store.postgres.driver_errors import (
     unavailable,
     was_ended_by_server,
 )
+from earmark.store.postgres.event_and_booking_reads import BookingReads
 from earmark.store.postgres.find_locked_rows import WantedLocks, find_locked
 from earmark.store.postgres.free_seat_cache import SeatCache
-from earmark.store.postgres.heartbeats_and_recounts import PostgresBeats, PostgresUpkeep
-from earmark.store.postgres.idle_connections import IdleConnections, PreparedConnection
+from earmark.store.postgres.heartbeats_cleanup_recounts import PostgresBeats, PostgresUpkeep
+from earmark.store.postgres.journal_numbering import PostgresOutbox
 from earmark.store.postgres.migrate import split_url
 from earmark.store.postgres.optimistic_write import NeedsLocks, OptimisticWrite, SeatCacheOutdated
-from earmark.store.postgres.outbox import PostgresOutbox
-from earmark.store.postgres.payment_reads import PostgresPaymentReads
-from earmark.store.postgres.reads import BookingReads
+from earmark.store.postgres.optimistic_write_connections import IdleConnections, PreparedConnection
+from earmark.store.postgres.read_and_claim_payments import PostgresPaymentReads
 from earmark.store.postgres.seat_map import read_map
 from earmark.store.postgres.session_settings import SET_LOCAL, SETTINGS
-from earmark.store.postgres.startup_checks import StartupChecks
+from earmark.store.postgres.startup_and_invariant_checks import StartupChecks
 from earmark.store.postgres.store_gauges import OptimisticWriteCounts, figures
-from earmark.store.postgres.transaction_steps import PostgresTransaction, wait_for_standby
+from earmark.store.postgres.transaction_queries import PostgresTransaction, wait_for_standby
 from earmark.store.postgres.webhooks import PostgresWebhooks
 from earmark.store.prepaid_accounts import StoredAccounts
 

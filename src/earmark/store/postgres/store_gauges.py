@@ -9,7 +9,7 @@ import msgspec
 from earmark.engine.ports.observer import StoreFigures
 
 if TYPE_CHECKING:
-    from earmark.store.postgres.idle_connections import IdleConnections
+    from earmark.store.postgres.optimistic_write_connections import IdleConnections
 
 
 class OptimisticWriteCounts(msgspec.Struct):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.domain.webhook import Delivery, Webhook
 from earmark.engine.ports.webhooks import DeliveryLease
+from earmark.store.named_statement_protocols import SECONDS_MAX, from_row
 from earmark.store.postgres import rows
-from earmark.store.statement_store import SECONDS_MAX, from_row
 from earmark.store.webhooks import StoredWebhooks, delivery_columns, outcome_columns
 
 if TYPE_CHECKING:

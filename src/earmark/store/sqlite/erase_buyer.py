@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.store import sql_files
-from earmark.store.erase_buyer import Erasure, Obstacle, Unnamer, callers_of
 from earmark.store.pending_migrations import check_current
+from earmark.store.pseudonymise_buyer import Erasure, Obstacle, Unnamer, callers_of
 from earmark.store.sqlite import rows
 from earmark.store.sqlite.connection import connect, file_of, is_busy, is_silence, unavailable
 from earmark.store.sqlite.migrate import read_applied

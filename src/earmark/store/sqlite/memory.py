@@ -16,8 +16,8 @@ from earmark.errors import StoreUnavailable
 from earmark.store import sql_files
 from earmark.store.sqlite.connection import connect_memory
 from earmark.store.sqlite.migrate import apply_pending
+from earmark.store.sqlite.single_writer import Writer
 from earmark.store.sqlite.store import SqliteStore
-from earmark.store.sqlite.writer import Writer
 
 if TYPE_CHECKING:
     import sqlite3

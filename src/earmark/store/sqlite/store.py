@@ -10,16 +10,16 @@ from earmark.engine.ports.store import LOCK_SECONDS_MAX, MAP_HORIZON, BookingFil
 from earmark.engine.prepaid_accounts import Accounts
 from earmark.store import sql_files
 from earmark.store.api_keys import StoredKeys
-from earmark.store.followed_events import StoredFollowedEvents
+from earmark.store.live_seat_map_reads import StoredFollowedEvents
 from earmark.store.pending_migrations import check_current
 from earmark.store.prepaid_accounts import StoredAccounts
 from earmark.store.sqlite import rows
-from earmark.store.sqlite.access import READ_SECONDS, FileAccess
 from earmark.store.sqlite.connection import file_of
-from earmark.store.sqlite.heartbeats_and_recounts import SqliteBeats, SqliteUpkeep
+from earmark.store.sqlite.heartbeats_cleanup_recounts import SqliteBeats, SqliteUpkeep
+from earmark.store.sqlite.journal_numbering import SqliteOutbox
 from earmark.store.sqlite.migrate import read_applied
-from earmark.store.sqlite.outbox import SqliteOutbox
-from earmark.store.sqlite.payment_reads import SqlitePaymentReads
+from earmark.store.sqlite.read_and_claim_payments import SqlitePaymentReads
+from earmark.store.sqlite.reader_and_writer_threads import READ_SECONDS, FileAccess
 from earmark.store.sqlite.webhooks import SqliteWebhooks
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from earmark.domain.journal import Entry, IdempotencyKey
     from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Clock
-    from earmark.store.sqlite.access import SqliteAccess
+    from earmark.store.sqlite.reader_and_writer_threads import SqliteAccess
 
 T = TypeVar("T")
 
@@ -156,11 +156,11 @@ class SqliteStore(SqlitePaymentReads):
         return None if due is None else (rows.moment(due) - self._clock.now()).total_seconds()
 
     async def find_flaws(self, *, limit: int) -> list[Flaw]:
-        """Every query of `verify.sql`, in one snapshot, so that running traffic does not look like a flaw."""
+        """Every query of `find_broken_invariants.sql`, in one snapshot, so that traffic does not look like a flaw."""
 
         def look(connection: sqlite3.Connection) -> list[Flaw]:
             flaws: list[Flaw] = []
-            for query in sql_files.load("sqlite", "verify.sql").values():
+            for query in sql_files.load("sqlite", "find_broken_invariants.sql").values():
                 promise, _, rule = query.why.partition(": ")
                 found = connection.execute(query.sql, (limit,))
                 flaws += [Flaw(promise=promise, rule=rule, row=row["row"]) for row in found]

@@ -17,8 +17,8 @@ from earmark import config
 from earmark.domain import prepaid_account as law
 from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
+from earmark.domain.mask_payment_method import NO_ACCOUNT
 from earmark.domain.payment import PaymentState, Standing
-from earmark.domain.payment_method import NO_ACCOUNT
 from earmark.domain.prepaid_account import Draw, EntryKind
 from earmark.engine.commands import Actor, Cancel, Decided, Pay
 from earmark.engine.engine import Engine
@@ -33,7 +33,7 @@ from earmark.engine.ports.gateway import (
 from earmark.engine.prepaid_accounts import Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
 from earmark.library import Earmark
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.gateways.balance.account_codes import AccountCodes, make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.store.sqlite.connection import connect

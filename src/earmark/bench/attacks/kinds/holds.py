@@ -14,7 +14,7 @@ from earmark.bench.http_bytes import request
 from earmark.clock import MovableClock
 from earmark.config import Settings
 from earmark.domain.payment import PAYING_SECONDS_MAX
-from earmark.payments.driver import PaymentDriver
+from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.wiring import gateways, runtime
 
 if TYPE_CHECKING:

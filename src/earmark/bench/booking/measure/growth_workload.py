@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from earmark.bench.bench_database import CountedRows
-from earmark.bench.booking.measure import clients, growth_data, one_measurement
+from earmark.bench.booking.measure import clients, fill_large_database, one_measurement
 from earmark.bench.booking.measure.measurement_plan import FEW, GROWTH, MANY, OURS, Measurement
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.bench.booking.strategy import StrategySettings
+from earmark.bench.prepare_and_count_rows import CountedRows
 from earmark.bench.process_stats import spent
 from earmark.errors import SetupError
 from earmark.server import gc_tuning
@@ -19,12 +19,12 @@ from earmark.server import gc_tuning
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.bench.bench_database import BenchDatabase
     from earmark.bench.bench_servers import BenchServers
     from earmark.bench.booking.measure.clients import ClientTally
     from earmark.bench.booking.measure.measurement_plan import BookingPlan
     from earmark.bench.booking.measure.results import MeasurementResult
     from earmark.bench.booking.strategy import Strategy, Want
+    from earmark.bench.prepare_and_count_rows import BenchDatabase
     from earmark.bench.process_stats import DatabaseCpu
 
 
@@ -47,7 +47,12 @@ class GrowthWorkload:
     """
 
     def __init__(
-        self, few: BenchDatabase, many: BenchDatabase, *, past: growth_data.PastBookings, database_cpu: DatabaseCpu
+        self,
+        few: BenchDatabase,
+        many: BenchDatabase,
+        *,
+        past: fill_large_database.PastBookings,
+        database_cpu: DatabaseCpu,
     ) -> None:
         self._few = few
         self._many = many
@@ -62,7 +67,7 @@ class GrowthWorkload:
     async def load(cls, servers: BenchServers, plan: BookingPlan) -> GrowthWorkload:
         """Load the bookings of the past once, for all rounds."""
         few, many = await servers.database(), await servers.database()
-        past = await growth_data.load(many, plan.sizes)
+        past = await fill_large_database.load(many, plan.sizes)
         growth = cls(few, many, past=past, database_cpu=servers.database_cpu)
         for name, database in ((FEW, few), (MANY, many)):
             strategy = growth._strategies[name] = await STRATEGIES[OURS].open(StrategySettings(database=database.url))

@@ -6,7 +6,7 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
 
-from earmark.bench.booking.measure import ratio_charts as own_charts
+from earmark.bench.booking.measure import ratio_and_latency_charts as own_charts
 from earmark.bench.booking.measure.measurement_plan import FLASH, HOT, LONE, OUTAGE, PGBENCH, SKU, UNIFORM, WORKLOADS
 from earmark.bench.booking.measure.results import BESIDE, RATIOS, meets, times
 from earmark.bench.booking.measure.terminal import zeros

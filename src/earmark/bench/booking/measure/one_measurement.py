@@ -22,7 +22,7 @@ from earmark.bench.booking.measure.measurement_plan import (
 from earmark.bench.booking.measure.results import MeasurementResult, curve, p50_p99, sample
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.bench.booking.strategy import StrategySettings
-from earmark.bench.contender_turns import broke_off
+from earmark.bench.contender_order_and_failures import broke_off
 from earmark.bench.process_stats import spent
 from earmark.errors import SetupError
 from earmark.server import gc_tuning
@@ -30,10 +30,10 @@ from earmark.server import gc_tuning
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from earmark.bench.bench_database import BenchDatabase, CountedRows
     from earmark.bench.booking.measure.clients import ClientTally
     from earmark.bench.booking.measure.measurement_plan import BookingPlan, Measurement
     from earmark.bench.booking.strategy import Strategy, Want
+    from earmark.bench.prepare_and_count_rows import BenchDatabase, CountedRows
     from earmark.bench.process_stats import DatabaseCpu
 
 PRIMER = "bench-primer"

@@ -27,7 +27,7 @@ from earmark.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from earmark.bench.bench_database import BenchDatabase
+    from earmark.bench.prepare_and_count_rows import BenchDatabase
     from earmark.bench.process_stats import DatabaseCpu
 
 CLIENTS = (8, 16, 32, 64)

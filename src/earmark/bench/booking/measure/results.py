@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.bench.bench_database import CountedRows
 from earmark.bench.booking.measure.measurement_plan import (
     ALL_OURS,
     BATCHED,
@@ -28,7 +27,8 @@ from earmark.bench.booking.measure.measurement_plan import (
     UNIFORM,
     WITH_REDIS,
 )
-from earmark.bench.report.medians import evenly_spread, median_ratio, quantile_ms
+from earmark.bench.prepare_and_count_rows import CountedRows
+from earmark.bench.report.quantiles_and_ratios import evenly_spread, median_ratio, quantile_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

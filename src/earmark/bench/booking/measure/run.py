@@ -11,10 +11,10 @@ import redis as redis_py
 
 from earmark.bench import bench_servers
 from earmark.bench.booking.measure import (
-    memory_workload,
     one_measurement,
     redis_outage,
-    single_client,
+    server_memory_growth,
+    single_client_workload,
     sqlite_workload,
     two_engines_one_database,
 )
@@ -38,21 +38,21 @@ from earmark.bench.booking.measure.measurement_plan import (
     BookingPlan,
     schedule,
 )
-from earmark.bench.booking.measure.memory_workload import ServerMemory
 from earmark.bench.booking.measure.pgbench import Pgbench
 from earmark.bench.booking.measure.redis_limit import RedisLimit
 from earmark.bench.booking.measure.results import RATIOS, BookingFigures, meets
+from earmark.bench.booking.measure.server_memory_growth import ServerMemory
 from earmark.bench.booking.strategies import STRATEGIES
-from earmark.bench.contender_turns import broke_off
+from earmark.bench.contender_order_and_failures import broke_off
 from earmark.bench.report.machine import installed_versions, usable_cores
 from earmark.errors import EarmarkError, SetupError
 from earmark.server import gc_tuning
 
 if TYPE_CHECKING:
-    from earmark.bench.bench_database import BenchDatabase
     from earmark.bench.bench_servers import BenchServers
     from earmark.bench.booking.measure.measurement_plan import Measurement
     from earmark.bench.booking.measure.results import MeasurementResult
+    from earmark.bench.prepare_and_count_rows import BenchDatabase
 
 BROKEN = (EarmarkError, OSError, ExceptionGroup, asyncpg.PostgresError, asyncpg.InterfaceError, redis_py.RedisError)
 LIMIT_SECONDS = 1.0
@@ -104,7 +104,7 @@ class BookingResult(msgspec.Struct, frozen=True, kw_only=True):
         if seen := self.figures.errors_seen:
             kinds = ", ".join(f"{count} of {name}" for name, count in sorted(seen.items()))
             found.append(f"clients of ours got errors instead of answers: {kinds}")
-        if self.weighed and self.weighed.growth > memory_workload.GROWTH_MAX:
+        if self.weighed and self.weighed.growth > server_memory_growth.GROWTH_MAX:
             found.append(f"the process grew {self.weighed.growth:.2f} times between its first holds and its last")
         return found
 
@@ -264,7 +264,7 @@ class BookingRun:
         if measurement.workload != GROWTH and measurement.round != self._number:
             await self._use_database(await self._servers.database(), number=measurement.round)
         if measurement.workload in {GROWTH, TWO} or (
-            measurement.workload == LONE and measurement.contender in single_client.TOGETHER
+            measurement.workload == LONE and measurement.contender in single_client_workload.TOGETHER
         ):
             # They take turns, so that both are measured when the first of them is due.
             self._both = self._both or await self._alternating(measurement)
@@ -277,7 +277,7 @@ class BookingRun:
             return await (await self._growth_workload()).measure(self.plan)
         if measurement.workload == TWO:
             return await two_engines_one_database.measure(self.plan, self._setup)
-        return await single_client.measure(measurement.round, self.plan, self._setup)
+        return await single_client_workload.measure(measurement.round, self.plan, self._setup)
 
     async def _separate(self, measurement: Measurement) -> MeasurementResult:
         plan = self.plan
@@ -304,7 +304,7 @@ async def _measure_memory(
         if not place.redis:
             raise SetupError(problem=f"Memory is measured with Redis in front: {place.no_redis}")
         watch.say(f"{sizes.memory_holds:,} holds over HTTP, to measure the memory of a server")
-        return await memory_workload.measure(
+        return await server_memory_growth.measure(
             await place.database(),
             redis=place.redis[0],
             first=sizes.memory_first,

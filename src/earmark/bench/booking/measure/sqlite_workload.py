@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from earmark.bench.bench_database import CountedRows
 from earmark.bench.booking.measure import clients, one_measurement
 from earmark.bench.booking.measure.measurement_plan import SINGLE
 from earmark.bench.booking.strategies.earmark_engine import EarmarkStrategy
+from earmark.bench.prepare_and_count_rows import CountedRows
 from earmark.config import Settings
 from earmark.domain.event import Event
 from earmark.domain.id_types import EventId, SeatId

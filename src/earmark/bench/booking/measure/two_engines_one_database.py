@@ -29,7 +29,7 @@ from earmark.bench.booking.measure import one_measurement
 from earmark.bench.booking.measure.measurement_plan import ONE_PROCESS, OURS, TWO, TWO_PROCESSES, WORKLOADS, Measurement
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.bench.booking.strategy import StrategySettings, Want
-from earmark.bench.line_protocol import READY, line_process, write_line
+from earmark.bench.child_process_protocol import READY, line_process, write_line
 from earmark.bench.process_stats import spent
 from earmark.server import gc_tuning
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from earmark.bench.booking.measure.measurement_plan import BookingPlan
     from earmark.bench.booking.measure.one_measurement import MeasurementSetup
     from earmark.bench.booking.measure.results import MeasurementResult
-    from earmark.bench.line_protocol import LineProcess
+    from earmark.bench.child_process_protocol import LineProcess
 
 TURN_SECONDS = 0.5
 SHARED_EVERY = 10

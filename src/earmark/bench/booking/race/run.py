@@ -21,7 +21,7 @@ from earmark.bench.booking.race.results import NAIVE, RaceFigures, RaceResult
 from earmark.bench.booking.strategies import LEASES, STRATEGIES, WITH_REDIS
 from earmark.bench.booking.strategy import StrategySettings, Want
 from earmark.bench.named_sql import named_sql
-from earmark.bench.report.medians import quantile_ms
+from earmark.bench.report.quantiles_and_ratios import quantile_ms
 from earmark.errors import SetupError
 from earmark.store.postgres.migrate import split_url
 

@@ -15,7 +15,7 @@ import msgspec
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, SeatId
-from earmark.domain.journal_changes import WAS, was
+from earmark.domain.journal_field_changes import WAS, was
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.state_machine import State, Verb
 from earmark.uuids import uuid7

@@ -11,7 +11,7 @@ import hmac
 import secrets
 from typing import TYPE_CHECKING
 
-from earmark.domain.payment_method import CODE_LENGTH_MIN
+from earmark.domain.mask_payment_method import CODE_LENGTH_MIN
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:

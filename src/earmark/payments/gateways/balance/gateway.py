@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from earmark.domain.live_or_test_mode import Mode
+from earmark.domain.mask_payment_method import BALANCE, NO_ACCOUNT, account_of, refer
 from earmark.domain.payment import Standing
-from earmark.domain.payment_method import BALANCE, NO_ACCOUNT, account_of, refer
 from earmark.domain.prepaid_account import VOIDED, Draw, EntryKind
 from earmark.engine.ports.gateway import (
     CallbackRefused,

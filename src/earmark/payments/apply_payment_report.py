@@ -1,0 +1,413 @@
+"""Applies what a gateway reported of a payment to the payment and its booking, whichever process got the report.
+
+    read the seats that a re-claim would need → lock the booking, with the lapsed owners of those seats → the payment
+         → judge on the locked rows → lock totals, pools and seats where the booking takes or gives → write
+
+Money that came late finds its booking expired. If everything is still free it is sold after all; if something moved
+meanwhile, that is decided again; if something is gone, the money goes back. It is never kept without a booking.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from earmark.domain import booking as booking_law
+from earmark.domain import journal_field_changes
+from earmark.domain import payment as law
+from earmark.domain.event import OnDecline, per_buyer_max
+from earmark.domain.id_types import PoolRef, TotalRef
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
+from earmark.domain.seat import SeatAvailability, availability
+from earmark.domain.state_machine import State, Verb
+from earmark.engine.pending_writes import PendingWrites
+from earmark.engine.ports.store import Changes
+from earmark.payments import record_payment_step as notes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from earmark.domain.booking import Booking
+    from earmark.domain.event import Event
+    from earmark.domain.hold_time_and_buyer_limits import Policy
+    from earmark.domain.id_types import BookingId, SeatRef
+    from earmark.domain.seat import SeatSeen
+    from earmark.engine.ports.gateway import Callback, Report
+    from earmark.engine.ports.store import Dossier, Ids, Transaction
+
+LATE = "the payment came too late"
+OPERATOR = "operator"
+
+
+class PaymentRowsMoved(msgspec.Struct, frozen=True, kw_only=True):
+    """Not decided: a row is not as it was read. Read again; first end the lapsed holds of `relief`, if any."""
+
+    relief: PoolRef | TotalRef | None = None
+    short: int = 0
+    """How many units of it are missing."""
+
+
+async def apply_report(
+    transaction: Transaction,
+    *,
+    report: Report,
+    about: Dossier,
+    ids: Ids,
+    policy: Policy,
+    dry: Collection[PoolRef | TotalRef] = (),
+) -> Payment | PaymentRowsMoved:
+    """Apply a gateway's report of a payment. What is `dry` has no lapsed hold left that could be ended."""
+    start = await transaction.begin([])
+    reported = await _ReportedPayment.open(transaction, about, writes=PendingWrites(now=start.now, ids=ids), ids=ids)
+    if reported is None:
+        return PaymentRowsMoved()
+    return await reported.apply(report, policy=policy, dry=dry)
+
+
+async def apply_silence(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+    """The gateway was silent: the call may have taken effect, so the payment is due again later."""
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    unknown = law.unanswered(before)
+    if unknown is not before:
+        notes.note(writes, booking, before, unknown, reason="the gateway did not answer")
+    after = notes.scheduled(before, unknown, about=about, now=writes.now, open_question=True)
+    writes.pay(after)
+    await transaction.write(writes.changes())
+    return after
+
+
+async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_over: bool = False) -> Payment:
+    """End the wait for this money: its booking is lost, or the gateway took too long to decide.
+
+    Where the gateway takes the money by itself only its own report ends the wait: such a payment is flagged instead,
+    and its booking stays pinned until an operator has looked.
+
+    With `hand_over` the payment is due at once, for another driver to end it at its gateway.
+    """
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    waits = wants(booking, before) and booking.state is State.PAYING
+    over = waits and booking.paying_until is not None and writes.now >= booking.paying_until
+    after = before
+    if over and before.state in UNDECIDED:
+        if before.automatic:
+            after = law.flagged(before, code="undecided")
+            notes.note(writes, booking, before, after, reason="the gateway did not decide")
+        else:
+            after = law.given_up(before)
+            lost = booking_law.lapse(booking, now=writes.now)
+            writes.move_for_payment(
+                Verb.EXPIRE,
+                booking,
+                lost,
+                actor=notes.actor(before),
+                reason="not paid in time",
+                money=notes.step_facts(before, after),
+            )
+    elif not wants(booking, before) and before.state in UNDECIDED | {PaymentState.AUTHORISED}:
+        after = law.given_up(before)
+        notes.note(writes, booking, before, after, reason="its booking is lost")
+    after = notes.scheduled(before, after, about=about, now=writes.now)
+    after = writes.pay(msgspec.structs.replace(after, due_at=writes.now) if hand_over else after)
+    await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})
+    await transaction.lock_pools(writes.pools.keys())
+    await transaction.write(writes.changes())
+    return after
+
+
+async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+    """Mark a payment whose buyer left its action undone and named another method: it will be ended at its gateway."""
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    if before.state is not PaymentState.REQUIRES_ACTION or before.code == law.REPLACED:
+        return before
+    marked = msgspec.structs.replace(before, code=law.REPLACED)
+    notes.note(writes, booking, before, marked, reason="the buyer has named another method")
+    after = writes.pay(notes.scheduled(before, marked, about=about, now=writes.now, open_question=True))
+    await transaction.write(writes.changes())
+    return after
+
+
+async def resolve_by_hand(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
+    """An operator has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
+    start = await transaction.begin([])
+    writes = PendingWrites(now=start.now, ids=ids)
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
+    told = notes.step_facts(before, after, typed=True) | {"settled_as": how.value}
+    waits = wants(booking, before) and (booking.state is State.PAYING or how is SettledAs.NOTHING)
+    if not waits:
+        writes.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
+    elif how is SettledAs.KEPT:
+        sold = booking_law.confirm_paid(booking, payment_id=str(after.id), method=after.shown_method, now=writes.now)
+        writes.move_for_payment(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
+    elif booking.state is State.CONFIRMED:
+        undone = booking_law.cancel(booking, now=writes.now)
+        writes.move_for_payment(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
+    else:
+        lost = booking_law.lapse(booking, now=writes.now)
+        writes.move_for_payment(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
+    after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now))
+    await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})
+    await transaction.lock_pools(writes.pools.keys())
+    await transaction.write(writes.changes())
+    return after
+
+
+async def take_callback(
+    transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
+) -> bool:
+    """Record the callback and make its payment due, in one transaction.
+
+    A process that crashes afterwards loses nothing.
+    """
+    start = await transaction.begin([])
+    if not await transaction.take_callback(gateway, callback.id, payment_id=about.payment.id):
+        return False
+    booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
+    payment = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
+    if callback.disputed:
+        writes = PendingWrites(now=start.now, ids=ids)
+        notes.dispute(writes, booking, payment, kind=callback.kind)
+        await transaction.write(writes.changes())
+    else:
+        await transaction.write(due_now(payment, now=start.now))
+    return True
+
+
+def wants(booking: Booking, payment: Payment) -> bool:
+    """Whether the booking waits for this very payment, or is sold for it."""
+    return booking.state in {State.PAYING, State.CONFIRMED} and booking.payment_id == str(payment.id)
+
+
+class _ReportedPayment:
+    """A reported payment and its booking, on rows that are locked by now."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        *,
+        about: Dossier,
+        writes: PendingWrites,
+        ids: Ids,
+        event: Event,
+        booking: Booking,
+        payment: Payment,
+        seen: dict[SeatRef, SeatSeen],
+        owners: dict[BookingId, Booking],
+    ) -> None:
+        self._transaction = transaction
+        self._about = about
+        self._writes = writes
+        self._ids = ids
+        self._event = event
+        self._booking = booking
+        self._payment = payment
+        self._seen = seen
+        self._owners = owners
+        self._recorded = False
+        """Whether the journal has what was reported."""
+
+    @classmethod
+    async def open(
+        cls, transaction: Transaction, about: Dossier, *, writes: PendingWrites, ids: Ids
+    ) -> _ReportedPayment | None:
+        """Read, then lock; None when the booking ran out between the two."""
+        was = about.booking
+        [event] = (await transaction.read_events({was.event_id})).values()
+        seen = await transaction.read_seats(was.seat_refs) if was.state is State.EXPIRED else {}
+        lapsed = {seat.pointer for seat in seen.values() if seat.pointer and _is_lapsed(seat, writes)}
+        locked = await transaction.lock_bookings({was.id, *lapsed})
+        payments = await transaction.lock_payments({about.payment.id})
+        booking = locked.pop(was.id)
+        if booking.state is State.EXPIRED and was.state is not State.EXPIRED:
+            return None
+        return cls(
+            transaction,
+            about=about,
+            writes=writes,
+            ids=ids,
+            event=event,
+            booking=booking,
+            payment=payments[about.payment.id],
+            seen=seen,
+            owners=locked,
+        )
+
+    async def apply(
+        self, report: Report, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
+    ) -> Payment | PaymentRowsMoved:
+        """Decide what the report means, and write it."""
+        before, booking, now = self._payment, self._booking, self._writes.now
+        wanted = wants(booking, before)
+        wanted_still = wanted and not law.is_replaced(before)
+        after = law.after_report(before, report.standing, wanted=wanted_still, captured=report.captured)
+        news = after is not before
+        after = _known(after, report)
+        if news and report.standing in law.DECISIONS:
+            after = msgspec.structs.replace(after, processed_at=now)
+        if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
+            moved = await self._reclaim(after, policy=policy, dry=dry)
+            if isinstance(moved, PaymentRowsMoved):
+                return moved
+            if moved is None:
+                after = self._give_back(after, reason=LATE)
+                self._note(before, after, reason=LATE)
+            else:
+                self._move_booking(
+                    Verb.CONFIRM, moved, before, after, reason="late money, and everything was still free"
+                )
+        elif news:
+            after = self._follow(before, after, wanted=wanted)
+        elif self._is_deciding(report) and wanted:
+            self._pin(before, after, processing=report.standing is Standing.PROCESSING)
+        if not self._recorded and journal_field_changes.payment_pairs(before, after):
+            notes.learn(self._writes, booking, before, after)
+        # A refund on its way is read again later, also of a payment that an operator has to look at.
+        asked = any(refund.state is RefundState.PENDING for refund in self._about.refunds)
+        after = self._writes.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
+        if booking.state is not State.EXPIRED:
+            await self._transaction.lock_totals({ref for ref, units in self._writes.totals.items() if units})
+            await self._transaction.lock_pools(self._writes.pools.keys())
+        await self._transaction.write(self._writes.changes())
+        return after
+
+    def _follow(self, before: Payment, after: Payment, *, wanted: bool) -> Payment:
+        """What a changed payment means for a booking that has not run out."""
+        booking, now = self._booking, self._writes.now
+        match after.state:
+            case PaymentState.AUTHORISED | PaymentState.CAPTURED if wanted and booking.state is State.PAYING:
+                sold = booking_law.confirm_paid(booking, payment_id=str(after.id), method=after.shown_method, now=now)
+                self._move_booking(Verb.CONFIRM, sold, before, after)
+            case PaymentState.CAPTURED if not wanted:
+                after = self._give_back(after, reason=LATE)
+                self._note(before, after, reason=LATE)
+            case PaymentState.FAILED if wanted and booking.state is State.PAYING:
+                # What the shop did wrong at its gateway costs no buyer the hold, nor does a change of card.
+                keep = self._event.on_decline is OnDecline.KEEP or law.keeps_hold(after)
+                kept = booking_law.decline(booking, keep=keep, now=now)
+                self._move_booking(Verb.DECLINE, kept, before, after, reason=after.code)
+            case PaymentState.VOIDING if wanted and booking.state is State.PAYING:
+                # It is being ended for another, and was authorised meanwhile: the hold is free for the other.
+                kept = booking_law.decline(booking, keep=True, now=now)
+                self._move_booking(Verb.DECLINE, kept, before, after, reason=law.REPLACED)
+            case PaymentState.FAILED if wanted:
+                undone = booking_law.cancel(booking, now=now)
+                self._move_booking(Verb.CANCEL, undone, before, after, reason=f"the capture was refused: {after.code}")
+            case PaymentState.REQUIRES_ACTION | PaymentState.PENDING if wanted:
+                self._pin(before, after, processing=after.state is PaymentState.PENDING)
+            case _:
+                self._note(before, after)
+        return after
+
+    async def _reclaim(
+        self, payment: Payment, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
+    ) -> Booking | PaymentRowsMoved | None:
+        """The booking, sold after all; None when something of it is gone."""
+        booking, writes = self._booking, self._writes
+        if self._event.is_over(now=writes.now) or not self._all_free():
+            return None
+        flipped = [owner for owner in self._owners.values() if owner.is_due(writes.now)]
+        if any(owner.is_active and not owner.is_due(writes.now) for owner in self._owners.values()):
+            return None
+        for owner in flipped:
+            writes.expire(owner, reason="taken over")
+        sold = booking_law.confirm_paid(
+            booking, payment_id=str(payment.id), method=payment.shown_method, now=writes.now
+        )
+        totals = await self._transaction.lock_totals({booking.total_ref, *writes.totals})
+        pools = await self._transaction.lock_pools({*booking.pool_deltas(), *writes.pools})
+        if len(await self._transaction.lock_seats(list(self._seen.values()))) < len(self._seen):
+            return PaymentRowsMoved()
+        limit = per_buyer_max(policy, of_event=self._event.per_buyer_max)
+        have = totals[booking.total_ref] + writes.totals.get(booking.total_ref, 0)
+        if limit is not None and have + booking.lines.units > limit:
+            short = have + booking.lines.units - limit
+            return None if booking.total_ref in dry else PaymentRowsMoved(relief=booking.total_ref, short=short)
+        for ref, delta in booking.pool_deltas(sold=1).items():
+            given = writes.pools.get(ref)
+            free = pools[ref].free - (given.held + given.sold if given else 0)
+            if delta.sold > free:
+                return None if ref in dry else PaymentRowsMoved(relief=ref, short=delta.sold - free)
+        return sold
+
+    def _all_free(self) -> bool:
+        """As far as the unlocked read shows: each seat is this booking's, free, or lapsed."""
+        free = {SeatAvailability.FREE, SeatAvailability.LAPSED}
+        return all(availability(seat, now=self._writes.now) in free for seat in self._seen.values())
+
+    def _give_back(self, payment: Payment, *, reason: str) -> Payment:
+        """All that is left of it is owed from here on."""
+        refund = Refund(
+            id=self._ids.refund_id(),
+            payment_id=payment.id,
+            booking_id=payment.booking_id,
+            amount=payment.left,
+            created_at=self._writes.now,
+            reason=reason,
+        )
+        self._writes.refund(refund)
+        return law.owing(payment, refund.amount)
+
+    def _pin(self, before: Payment, after: Payment, *, processing: bool) -> None:
+        """The gateway is deciding: the hold waits for it, within bounds. A buyer who has to act has no more time."""
+        booking = self._booking
+        assert booking.paying_until is not None, "paying has an end"
+        until = booking.paying_until
+        if processing:
+            until = law.paying_until(began=before.created_at, now=self._writes.now)
+        if after.state is not before.state or (until - booking.paying_until).total_seconds() > law.WAIT_SECONDS_MAX:
+            self._recorded = True
+            pinned = booking_law.noted(booking, paying_until=max(until, booking.paying_until))
+            self._writes.note(
+                booking, pinned, actor=notes.actor(before), reason=None, money=notes.step_facts(before, after)
+            )
+
+    def _is_deciding(self, report: Report) -> bool:
+        deciding = {Standing.PROCESSING, Standing.REQUIRES_ACTION}
+        return report.standing in deciding and self._booking.state is State.PAYING
+
+    def _move_booking(
+        self, verb: Verb, booking: Booking, before: Payment, after: Payment, reason: str | None = None
+    ) -> None:
+        self._recorded = True
+        told = notes.step_facts(before, after)
+        self._writes.move_for_payment(
+            verb, self._booking, booking, actor=notes.actor(before), reason=reason, money=told
+        )
+
+    def _note(self, before: Payment, after: Payment, reason: str | None = None) -> None:
+        self._recorded = True
+        notes.note(self._writes, self._booking, before, after, reason=reason)
+
+
+def _is_lapsed(seat: SeatSeen, writes: PendingWrites) -> bool:
+    return availability(seat, now=writes.now) is SeatAvailability.LAPSED
+
+
+def _known(payment: Payment, report: Report) -> Payment:
+    """With the report's other facts. What an operator wrote when settling it is not overwritten."""
+    if payment.state is PaymentState.SETTLED:
+        return payment
+    return msgspec.structs.replace(
+        payment,
+        gateway_id=report.gateway_id or payment.gateway_id,
+        code=report.code or law.code_after(payment),
+        message=report.message or payment.message,
+        action=report.action,
+    )
+
+
+def due_now(payment: Payment, *, now: datetime) -> Changes:
+    """Make this payment due at once, in whatever state it is."""
+    return Changes(payments=[msgspec.structs.replace(payment, due_at=now, version=payment.version + 1)])
