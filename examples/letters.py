@@ -19,7 +19,7 @@ import structlog
 from earmark import Earmark
 from earmark.domain.id_types import EventId
 from earmark.domain.journal import Entry
-from earmark.seatmap.in_process_journal_feed import EntryFeed
+from earmark.seatmap.hand_entries_to_followers import EntryFeed
 from earmark.testing import MovableClock
 from earmark.workers.outbox_relay import OutboxRelay
 

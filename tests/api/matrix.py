@@ -33,7 +33,7 @@ from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.payments.service import PaymentService
 from earmark.schemas.render_seat_map import SeatMapRenderer, render_map
 from earmark.seatmap.cache import SeatMapCache
-from earmark.seatmap.in_process_journal_feed import EntryFeed
+from earmark.seatmap.hand_entries_to_followers import EntryFeed
 from earmark.seatmap.stream_hub import StreamHub
 from earmark.store.sqlite import SqliteStore
 from earmark.uuids import Uuid7Ids

@@ -29,7 +29,7 @@ from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
-from earmark.seatmap.in_process_journal_feed import EntryFeed
+from earmark.seatmap.hand_entries_to_followers import EntryFeed
 from earmark.store import sql_files
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
 from earmark.wiring import databases, gateways, runtime

@@ -18,7 +18,7 @@ from earmark.config import Settings
 from earmark.errors import SetupError
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.service import PaymentService
-from earmark.seatmap.in_process_journal_feed import EntryFeed
+from earmark.seatmap.hand_entries_to_followers import EntryFeed
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.wiring import gateways, runtime

@@ -14,8 +14,8 @@ from earmark.api import problem_response as door
 from earmark.client import AsyncClient, Client
 from earmark.errors import EarmarkError, Outage, Refusal, SeatsTaken
 from earmark.schemas import errors_to_json_and_back
-from earmark.schemas.build_request_body import HoldFields
 from earmark.schemas.requests import HoldBody
+from earmark.schemas.verb_arguments_to_request import HoldFields
 
 from .unasync import ASYNC, SYNC, tidy, unasync
 

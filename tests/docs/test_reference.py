@@ -26,7 +26,7 @@ from earmark.domain.seat import SeatState
 from earmark.domain.state_machine import ACTIVE_STATES, MOVES, SAGA_ONLY, State, Verb
 from earmark.errors import UNTOLD, SetupError
 from earmark.schemas import ops_console, requests, responses, webhooks
-from earmark.schemas.build_request_body import HoldFields
+from earmark.schemas.verb_arguments_to_request import HoldFields
 from earmark.version import __version__
 
 from .pages import ROOT, codes, read, section, table

@@ -126,7 +126,7 @@ async def test_every_table_that_rows_are_deleted_from_is_granted(owner: Any, pos
         "journal_numbering.sql",
         "api_keys.sql",
         "prepaid_accounts.sql",
-        "live_seat_map_reads.sql",
+        "newest_entry_and_changed_seats.sql",
         "payments.sql",
     )
     statements = [query.sql for file in files for query in sql_files.load("postgres", file).values()]

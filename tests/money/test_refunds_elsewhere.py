@@ -26,7 +26,7 @@ from earmark.payments.gateways.stripe.gateway import StripeGateway
 from earmark.sandbox.faults import Fault, FaultRule
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.model import LedgerMove
-from earmark.schemas.payments_needing_review import cases
+from earmark.schemas.find_payments_needing_review import cases
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 

@@ -238,7 +238,7 @@ def test_only_what_changes_nothing_is_tried_again() -> None:
         "journal_numbering.sql",
         "prepaid_accounts.sql",
         "api_keys.sql",
-        "live_seat_map_reads.sql",
+        "newest_entry_and_changed_seats.sql",
         "heartbeats_cleanup_recounts.sql",
     )
     found = {name: only_reads(text) for file in files for name, text in sql_files.sql("postgres", file).items()}

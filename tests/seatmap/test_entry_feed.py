@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from tests.seatmap.conftest import entry
 
 from earmark.engine.ports.journal_numbering import Numbered
-from earmark.seatmap.in_process_journal_feed import EntryFeed
+from earmark.seatmap.hand_entries_to_followers import EntryFeed
 
 if TYPE_CHECKING:
-    from earmark.seatmap.in_process_journal_feed import FeedFollower
+    from earmark.seatmap.hand_entries_to_followers import FeedFollower
     from earmark.uuids import Uuid7Ids
 
 

@@ -19,7 +19,7 @@ from earmark.schemas import to_response
 from earmark.seatmap import follow_seat_changes as channels
 from earmark.seatmap import state_and_changes as scenes
 from earmark.seatmap import stream_hub as streams
-from earmark.seatmap.in_process_journal_feed import EntryFeed
+from earmark.seatmap.hand_entries_to_followers import EntryFeed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

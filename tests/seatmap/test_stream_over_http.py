@@ -25,7 +25,7 @@ from earmark.observability.metrics.metrics_page import Metrics
 from earmark.payments.service import PaymentService
 from earmark.schemas.render_seat_map import render_map
 from earmark.seatmap.cache import SeatMapCache
-from earmark.seatmap.in_process_journal_feed import EntryFeed
+from earmark.seatmap.hand_entries_to_followers import EntryFeed
 from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:

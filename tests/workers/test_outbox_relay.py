@@ -9,7 +9,7 @@ from earmark.domain.id_types import EventId
 from earmark.engine.ports.journal_numbering import START, Numbering
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
-from earmark.seatmap.in_process_journal_feed import EntryFeed
+from earmark.seatmap.hand_entries_to_followers import EntryFeed
 from earmark.testing import open_in_memory
 from earmark.workers import loop
 from earmark.workers.outbox_relay import OutboxRelay
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.engine.ports.journal_numbering import Numbered
-    from earmark.seatmap.in_process_journal_feed import FeedFollower
+    from earmark.seatmap.hand_entries_to_followers import FeedFollower
 
 PLAY = EventId("play")
 LONG = 1000.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError, CycloptsPanel
 from rich.console import Console
 
-from earmark.cli.redact_own_secrets import register_secrets
+from earmark.cli.register_secrets_for_redaction import register_secrets
 from earmark.errors import EarmarkError, SetupError
 from earmark.observability.logs import configure, crash
 from earmark.observability.redaction import redact, redact_setup

@@ -11,8 +11,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from earmark.locks import call_function_while_held
 from earmark.locks import keys as names
-from earmark.locks import run_under_lock
 from earmark.locks.acquire_checks_and_stats import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
 from earmark.locks.backend_from_url import BackendSettings, backend_factory_of
 from earmark.locks.backend_protocol import Claim
@@ -147,19 +147,19 @@ class Locks:
         `work` may take the held lock as its one argument. A plain function runs in a thread, so that the lock can be
         renewed meanwhile.
         """
-        run_under_lock.check(work)
+        call_function_while_held.check(work)
         async with self.lock(*several(keys), **how) as held:
-            return await run_under_lock.perform(work, held)
+            return await call_function_while_held.perform(work, held)
 
     async def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
         """As `run`, but returns `busy` instead of raising when another caller holds the lock."""
-        run_under_lock.check(work)
+        call_function_while_held.check(work)
         entered = False
 
         async def entering(held: Held) -> Any:
             nonlocal entered
             entered = True
-            return await run_under_lock.perform(work, held)
+            return await call_function_while_held.perform(work, held)
 
         try:
             return Attempt(value=await self.run(keys, entering, **how))

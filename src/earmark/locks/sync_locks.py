@@ -14,8 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
+from earmark.locks import call_function_while_held
 from earmark.locks import keys as names
-from earmark.locks import run_under_lock
 from earmark.locks.acquire_checks_and_stats import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
 from earmark.locks.backend_protocol import Claim
 from earmark.locks.duration_limits import ttl_seconds, wait_seconds
@@ -115,21 +115,21 @@ class SyncLocks:
 
         A thread cannot await: `work` that is async is a `TypeError`.
         """
-        run_under_lock.check_plain(work)
+        call_function_while_held.check_plain(work)
         with self.lock(*several(keys), **how) as held:
-            return run_under_lock.perform_plain(work, held)
+            return call_function_while_held.perform_plain(work, held)
 
     def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
         """As `run`, but returns `busy` instead of raising when another caller holds the lock."""
         from earmark.locks.lock import Attempt
 
-        run_under_lock.check_plain(work)
+        call_function_while_held.check_plain(work)
         entered = False
 
         def entering(held: SyncHeld) -> Any:
             nonlocal entered
             entered = True
-            return run_under_lock.perform_plain(work, held)
+            return call_function_while_held.perform_plain(work, held)
 
         try:
             return Attempt(value=self.run(keys, entering, **how))

@@ -12,7 +12,7 @@ from earmark.clock import MovableClock
 from earmark.sandbox import stripe_json, three_d_secure_page
 from earmark.sandbox.faults import FaultRule
 from earmark.sandbox.model import BankIntent, BankRefusal, invalid
-from earmark.sandbox.request_body import BodyRefused, read_body
+from earmark.sandbox.read_body_within_limits import BodyRefused, read_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

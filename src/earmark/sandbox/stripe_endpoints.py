@@ -19,7 +19,7 @@ from earmark.sandbox import control_endpoints, stripe_json
 from earmark.sandbox.call_pipeline import ReplyLost
 from earmark.sandbox.form_encoding import Form
 from earmark.sandbox.model import BankIntent, BankRefund, BankRefusal, ScriptedOutcome, invalid, missing
-from earmark.sandbox.request_body import BodyRefused, read_body
+from earmark.sandbox.read_body_within_limits import BodyRefused, read_body
 from earmark.sandbox.stripe_request import StripeRequest
 
 if TYPE_CHECKING:

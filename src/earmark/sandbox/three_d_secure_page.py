@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from earmark.sandbox.form_encoding import Form
 from earmark.sandbox.model import BankIntent, BankRefusal, IntentStatus
-from earmark.sandbox.request_body import BODY_SECONDS_MAX, BodyRefused, read_body
+from earmark.sandbox.read_body_within_limits import BODY_SECONDS_MAX, BodyRefused, read_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -14,7 +14,7 @@ FILES = (
     "journal_numbering.sql",
     "prepaid_accounts.sql",
     "api_keys.sql",
-    "live_seat_map_reads.sql",
+    "newest_entry_and_changed_seats.sql",
     "heartbeats_cleanup_recounts.sql",
     "webhooks.sql",
 )

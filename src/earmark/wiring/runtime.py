@@ -20,7 +20,7 @@ from earmark.domain.hold_time_and_buyer_limits import Policy
 from earmark.domain.mask_payment_method import SANDBOX
 from earmark.engine.engine import Engine
 from earmark.payments.service import PaymentService
-from earmark.seatmap.in_process_journal_feed import EntryFeed
+from earmark.seatmap.hand_entries_to_followers import EntryFeed
 from earmark.uuids import Uuid7Ids
 from earmark.wiring.databases import open_store
 from earmark.wiring.gateways import capture_for, open_gateways, open_sandbox, sandbox_url

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.webhooks import Webhooks
     from earmark.locks import Locks
     from earmark.payments.drive_payment_to_its_end import PaymentDriver
-    from earmark.seatmap.in_process_journal_feed import EntryFeed
+    from earmark.seatmap.hand_entries_to_followers import EntryFeed
     from earmark.workers.loop import Worker
     from earmark.workers.webhook_dispatcher import WebhookDispatcher
 

@@ -16,7 +16,7 @@ from earmark.observability import logs
 
 if TYPE_CHECKING:
     from earmark.engine.ports.journal_numbering import Outbox
-    from earmark.seatmap.in_process_journal_feed import EntryFeed
+    from earmark.seatmap.hand_entries_to_followers import EntryFeed
 
 BATCH_SIZE_MAX = 500
 """Small enough that a request that waits behind it for SQLite's one writer waits for tens of milliseconds."""

@@ -15,7 +15,7 @@ from tests.api.real import served
 
 from earmark.api.app import ENDPOINTS, create_app
 from earmark.api.middleware.read_and_decode_body import BodyTimeout
-from earmark.sandbox import request_body, stripe_endpoints
+from earmark.sandbox import read_body_within_limits, stripe_endpoints
 from earmark.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ async def test_without_a_deadline_the_page_waits_for_ever(
     async def wait(coming: Any, _: float) -> Any:
         return await coming
 
-    monkeypatch.setattr(request_body, "within", wait)
+    monkeypatch.setattr(read_body_within_limits, "within", wait)
     waiting = asyncio.create_task(ask(hasty, "POST", page))
     _, pending = await asyncio.wait([waiting], timeout=10 * SHORT_SECONDS)
     waiting.cancel()
@@ -130,12 +130,12 @@ async def test_without_a_deadline_the_page_waits_for_ever(
 
 async def test_nor_does_the_sandbox_as_a_server(clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """`earmark sandbox`: with its key, and in the calls that script it, which need none."""
-    bounded = request_body.within
+    bounded = read_body_within_limits.within
 
     async def hasty(coming: Any, _: float) -> Any:
         return await bounded(coming, SHORT_SECONDS)
 
-    monkeypatch.setattr(request_body, "within", hasty)
+    monkeypatch.setattr(read_body_within_limits, "within", hasty)
     sandbox = Sandbox(clock)
     app = stripe_endpoints.create_app(sandbox)
     routes = [route for route in app.routes if isinstance(route, Route)]

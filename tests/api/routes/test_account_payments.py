@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.payments.gateways.balance.account_shop import CODES, OLDER, PRICE, SECRET, open_account
 
-from earmark.cli import redact_own_secrets
+from earmark.cli import register_secrets_for_redaction
 from earmark.domain.live_or_test_mode import Mode
 from earmark.observability import redaction
 from earmark.payments.gateways.balance.account_codes import make_code
@@ -70,6 +70,6 @@ async def test_the_same_key_with_another_code_is_refused(shop: httpx2.AsyncClien
 def test_each_secret_of_accounts_is_redacted_in_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where only one of them occurs."""
     monkeypatch.setattr(redaction, "_known", ())
-    redact_own_secrets.register_secrets({"EARMARK_ACCOUNT_SECRET": f"{SECRET},{OLDER}"}, [])
+    register_secrets_for_redaction.register_secrets({"EARMARK_ACCOUNT_SECRET": f"{SECRET},{OLDER}"}, [])
     for secret in (SECRET, OLDER):
         assert secret not in redaction.redact(f"it was {secret} before")

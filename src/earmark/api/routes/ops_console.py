@@ -21,7 +21,7 @@ from earmark.engine.ports.heartbeats import WELL
 from earmark.locks.errors import LocksUnavailable
 from earmark.observability.metrics.redis_up_gauges import PING_SECONDS, AdmissionOverRedis
 from earmark.schemas import ops_console
-from earmark.schemas.payments_needing_review import cases
+from earmark.schemas.find_payments_needing_review import cases
 from earmark.version import __version__
 from earmark.wiring.workers import ROLES
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Store
     from earmark.engine.ports.webhooks import Waiting
     from earmark.locks import Holding, Locks
-    from earmark.schemas.payments_needing_review import Case
+    from earmark.schemas.find_payments_needing_review import Case
 
 CASES_MAX = 20
 WORKERS_MAX = 100

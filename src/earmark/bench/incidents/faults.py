@@ -36,7 +36,7 @@ async def lock_row(system: SystemUnderTest) -> AsyncIterator[None]:
     connection = await system.connect(system.primary)
     try:
         async with connection.transaction():
-            await connection.fetch(named_sql(__package__, "incidents")["lock_pool"], system.events[0])
+            await connection.fetch(named_sql(__package__, "list_buyers_and_lock_pool")["lock_pool"], system.events[0])
             yield
     finally:
         await connection.close(timeout=10)

@@ -133,7 +133,9 @@ async def _buyers(system: SystemUnderTest) -> set[str]:
     connection = await system.connect(survivor(system))
     try:
         rows = await connection.fetch(
-            named_sql(__package__, "incidents")["list_buyers"], system.events, timeout=BUYERS_SECONDS_MAX
+            named_sql(__package__, "list_buyers_and_lock_pool")["list_buyers"],
+            system.events,
+            timeout=BUYERS_SECONDS_MAX,
         )
         return {row["buyer"] for row in rows}
     finally:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 import redis
 
-from earmark.bench.contender_order_and_failures import broke_off, rotated
+from earmark.bench.contender_order_and_failure_cause import broke_off, rotated
 from earmark.bench.locks import lock_libraries, results, workloads
 from earmark.bench.locks.results import HANDOVER, LONE, SINGLE, SYNC, THREE, LockFigures
 from earmark.bench.redis_version import redis_product

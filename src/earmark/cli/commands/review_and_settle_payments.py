@@ -21,7 +21,7 @@ from earmark.domain.payment import Payment, PaymentState, SettledAs
 from earmark.engine.ports.store import Store
 from earmark.errors import InvalidRequest, SetupError
 from earmark.payments import apply_payment_report
-from earmark.schemas.payments_needing_review import Case, cases
+from earmark.schemas.find_payments_needing_review import Case, cases
 from earmark.wiring.runtime import Runtime, open_runtime
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from earmark.engine.api_keys import KeepsKeys
 from earmark.engine.ports.cleanup_backlog_recounts import KeptUp
-from earmark.engine.ports.live_seat_map_reads import Followed
+from earmark.engine.ports.newest_entry_and_changed_seats import Followed
 from earmark.engine.ports.payment_monitoring_reads import WatchesPayments
 from earmark.engine.ports.webhooks import KeepsWebhooks
 from earmark.engine.prepaid_accounts import KeepsAccounts

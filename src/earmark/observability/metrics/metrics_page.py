@@ -18,8 +18,8 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from earmark.locks.prometheus import LocksCollector
 from earmark.locks.stats import Stats
 from earmark.observability.metrics.database_gauges import WATCH_SECONDS, DatabaseGauges
+from earmark.observability.metrics.gauges_of_this_process import ProcessGauges
 from earmark.observability.metrics.multiprocess import SharedValues
-from earmark.observability.metrics.queue_and_connection_gauges import ProcessGauges
 from earmark.observability.metrics.recorder import MetricsRecorder
 from earmark.observability.metrics.redis_up_gauges import RedisGauges
 

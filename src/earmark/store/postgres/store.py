@@ -16,7 +16,7 @@ from earmark.engine.prepaid_accounts import Accounts
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import sql_files
 from earmark.store.api_keys import StoredKeys
-from earmark.store.live_seat_map_reads import StoredFollowedEvents
+from earmark.store.newest_entry_and_changed_seats import StoredFollowedEvents
 from earmark.store.postgres import rows
 from earmark.store.postgres.commit_or_roll_back import check_warnings, commit, roll_back
 from earmark.store.postgres.connections import PostgresConnections

@@ -10,7 +10,7 @@ from earmark.engine.ports.store import LOCK_SECONDS_MAX, MAP_HORIZON, BookingFil
 from earmark.engine.prepaid_accounts import Accounts
 from earmark.store import sql_files
 from earmark.store.api_keys import StoredKeys
-from earmark.store.live_seat_map_reads import StoredFollowedEvents
+from earmark.store.newest_entry_and_changed_seats import StoredFollowedEvents
 from earmark.store.pending_migrations import check_current
 from earmark.store.prepaid_accounts import StoredAccounts
 from earmark.store.sqlite import rows

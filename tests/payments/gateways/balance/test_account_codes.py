@@ -19,7 +19,7 @@ from earmark.errors import IdempotencyMismatch, InvalidRequest, PaymentDeclined,
 from earmark.payments import drive_payment_to_its_end
 from earmark.payments.gateways.balance.account_codes import ALPHABET, AccountCodes, check_code, make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
-from earmark.schemas import build_request_body
+from earmark.schemas import verb_arguments_to_request
 
 from .account_shop import OLDER, PRICE, SECRET, Shop, dump, leaks, open_account, opened
 
@@ -121,8 +121,8 @@ async def test_a_code_cannot_be_guessed_from_the_hash_of_a_request(shop: Shop, u
     booking, another = await shop.hold(), await shop.hold()
     await shop.earmark.pay(booking, method=code, gateway="balance", key=KEY)
     await shop.earmark.pay(another, method=code, gateway="balance")
-    said = build_request_body.encode(
-        build_request_body.said(method=code, gateway="balance", capture=None, return_url=None)
+    said = verb_arguments_to_request.encode(
+        verb_arguments_to_request.said(method=code, gateway="balance", capture=None, return_url=None)
     )
     guesses = [hashlib.sha256(f"pay {one}\n".encode() + said).digest() for one in (booking, another)]
     guesses.append(hashlib.sha256(said).hexdigest()[:32].encode())
@@ -139,7 +139,9 @@ async def test_without_a_key_a_code_can_be_guessed_from_the_hash(
     await shop.open(code, PRICE)
     booking = await shop.hold()
     await shop.earmark.pay(booking, method=code, key=KEY)
-    said = build_request_body.encode(build_request_body.said(method=code, gateway=None, capture=None, return_url=None))
+    said = verb_arguments_to_request.encode(
+        verb_arguments_to_request.said(method=code, gateway=None, capture=None, return_url=None)
+    )
     guess = hashlib.sha256(f"pay {booking}\n".encode() + said).digest()
     assert {table for table, _ in await leaks(url, guess)} == {"payment_keys", "journal"}
 

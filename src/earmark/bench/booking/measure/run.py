@@ -43,7 +43,7 @@ from earmark.bench.booking.measure.redis_limit import RedisLimit
 from earmark.bench.booking.measure.results import RATIOS, BookingFigures, meets
 from earmark.bench.booking.measure.server_memory_growth import ServerMemory
 from earmark.bench.booking.strategies import STRATEGIES
-from earmark.bench.contender_order_and_failures import broke_off
+from earmark.bench.contender_order_and_failure_cause import broke_off
 from earmark.bench.report.machine import installed_versions, usable_cores
 from earmark.errors import EarmarkError, SetupError
 from earmark.server import gc_tuning

@@ -22,7 +22,7 @@ from earmark.observability import logs
 if TYPE_CHECKING:
     from redis.asyncio.connection import ConnectionPool
 
-    from earmark.seatmap.in_process_journal_feed import EntryFeed
+    from earmark.seatmap.hand_entries_to_followers import EntryFeed
 
 CHANNEL = "earmark:news"
 ANSWER_SECONDS_MAX = 2.0
