@@ -131,8 +131,8 @@ ABOUT = StrategyInfo(
     name="redis_lock",
     title="a Redis lock per seat, then look and write",
     safe=True,
-    why="Right in front of a database that refuses a second sale by itself: then the lock spares it the losers, and a "
-    "lock that ran out too early costs a retry. Alone it makes double sales rare, not impossible: run `earmark "
+    why="Right in front of a database that refuses a second sale by itself: then losers do not reach the database, and "
+    "a lock that ran out too early costs a retry. Alone it makes double sales rare, not impossible: run `earmark "
     "race --expire` and see. And for a seat that is free it adds two round trips to all that the database does "
     "anyway.",
     open=_open,
