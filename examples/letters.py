@@ -19,9 +19,9 @@ import structlog
 from earmark import Earmark
 from earmark.domain.id_types import EventId
 from earmark.domain.journal import Entry
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.testing import MovableClock
-from earmark.workers.outbox_relay import OutboxRelay
+from earmark.workers.journal_publishing_relay import OutboxRelay
 
 PLAY = "letters:play"
 SEATS = {"A1": 4500, "A2": 4500, "A3": 4500}  # prices in cents

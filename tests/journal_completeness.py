@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.journal_field_changes import UNTOLD, Change, changes_of
+from earmark.domain.journal_before_and_after_values import UNTOLD, Change, changes_of
 from earmark.engine.pending_writes import PendingWrites
-from earmark.store import payments
-from earmark.store.sqlite import rows
+from earmark.store.both_databases import payments_and_refunds
+from earmark.store.sqlite import convert_rows_and_values
 from earmark.store.sqlite.transaction_queries import SqliteTransaction
 
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ class JournalComparison:
 
 
 VALUES: dict[str, Callable[[sqlite3.Row], Any]] = {
-    "booking": rows.booking,
-    "payment": lambda row: payments.payment(rows.to_python(row)),
-    "refund": lambda row: payments.refund(rows.to_python(row)),
-    "event": rows.event,
+    "booking": convert_rows_and_values.booking,
+    "payment": lambda row: payments_and_refunds.payment(convert_rows_and_values.to_python(row)),
+    "refund": lambda row: payments_and_refunds.refund(convert_rows_and_values.to_python(row)),
+    "event": convert_rows_and_values.event,
     "seats": lambda row: SimpleNamespace(**row),
     "pools": lambda row: SimpleNamespace(**row),
 }

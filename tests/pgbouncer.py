@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from earmark.testservers import ServerUnavailable
 from earmark.testservers.os_account import server_account
-from earmark.testservers.server_handle import ServerHandle
+from earmark.testservers.server_base_class import ServerHandle
 from earmark.testservers.supervised_process import SupervisedProcess
 
 if TYPE_CHECKING:

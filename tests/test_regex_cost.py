@@ -12,18 +12,18 @@ from tests.linear_cost import is_linear
 
 from earmark.api import problem_response
 from earmark.api.auth import keys_and_tokens
-from earmark.api.middleware import read_and_decode_body, request_log
+from earmark.api.middleware import log_count_and_trace_requests, read_and_decode_body
 from earmark.cli.commands import settings
-from earmark.cli.doctor import failover
-from earmark.domain import choose_best_seats, detect_card_numbers, mask_payment_method
+from earmark.cli.doctor import postgres_failover
+from earmark.domain import choose_best_seats, detect_card_numbers, mask_and_reference_payment_method
 from earmark.engine.ports import heartbeats
 from earmark.errors import InvalidRequest
-from earmark.locks import glob_patterns, keys
+from earmark.locks import glob_to_regex, keys
 from earmark.observability import logs, redaction
 from earmark.payments.gateways.stripe import sdk_calls
 from earmark.sandbox import form_encoding, stripe_endpoints
 from earmark.schemas import requests, to_command
-from earmark.store import pseudonymise_buyer
+from earmark.store.both_databases import replace_buyer_name_in_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,7 +120,7 @@ FOREIGN: dict[str, list[Work]] = {
     "observability.redaction._MARK": _pattern(redaction._MARK, "search"),
     "observability.redaction._parts": [redaction._parts, lambda text: redaction._parts(f"a://{text}")],
     "observability.logs._PLAIN": _pattern(logs._PLAIN, "fullmatch"),
-    "api.middleware.request_log._ID": _pattern(request_log._ID, "fullmatch"),
+    "api.middleware.log_count_and_trace_requests._ID": _pattern(log_count_and_trace_requests._ID, "fullmatch"),
     "api.middleware.read_and_decode_body._STRING": [
         *_pattern(read_and_decode_body._STRING, "findall"),
         lambda text: read_and_decode_body._STRING.sub(b"", text.encode()),
@@ -136,25 +136,27 @@ FOREIGN: dict[str, list[Work]] = {
     "schemas.requests.Label": _meta(requests._TEXT),
     "schemas.requests.Reference": _meta(requests._WHO),
     "schemas.requests.ReturnUrl": _meta("^https?://"),
-    "store.pseudonymise_buyer._OWN": _pattern(pseudonymise_buyer._OWN, "match"),
-    "store.pseudonymise_buyer.__init__": [
-        pseudonymise_buyer.Unnamer("25%-@ a", "-").text,
-        lambda text: pseudonymise_buyer.Unnamer("0", "-").text(text, "key"),
+    "store.both_databases.replace_buyer_name_in_texts._OWN": _pattern(replace_buyer_name_in_texts._OWN, "match"),
+    "store.both_databases.replace_buyer_name_in_texts.__init__": [
+        replace_buyer_name_in_texts.Unnamer("25%-@ a", "-").text,
+        lambda text: replace_buyer_name_in_texts.Unnamer("0", "-").text(text, "key"),
     ],
     "domain.choose_best_seats._LAST_NUMBER": _pattern(choose_best_seats._LAST_NUMBER, "match"),
     "domain.choose_best_seats._PARTS": _pattern(choose_best_seats._PARTS, "split"),
     "domain.detect_card_numbers._GROUPS": _pattern(detect_card_numbers._GROUPS, "search", "findall"),
     "domain.detect_card_numbers._UUID": _pattern(detect_card_numbers._UUID, "search", "findall"),
     "domain.detect_card_numbers._GROUP": _pattern(detect_card_numbers._GROUP, "findall"),
-    "domain.mask_payment_method._REFERENCE": _pattern(mask_payment_method._REFERENCE, "fullmatch"),
-    "domain.mask_payment_method._PREFIX": _pattern(mask_payment_method._PREFIX, "match"),
+    "domain.mask_and_reference_payment_method._REFERENCE": _pattern(
+        mask_and_reference_payment_method._REFERENCE, "fullmatch"
+    ),
+    "domain.mask_and_reference_payment_method._PREFIX": _pattern(mask_and_reference_payment_method._PREFIX, "match"),
     "engine.ports.heartbeats._FAILURE": _pattern(heartbeats._FAILURE, "match"),
     "cli.commands.settings._PASSWORD": [settings.without_password],
     "cli.commands.settings._IN_QUERY": [*_pattern(settings._IN_QUERY, "findall")],
-    "cli.doctor.failover._COUNTED": _pattern(failover._COUNTED, "match"),
-    "locks.glob_patterns._CLASS": _pattern(glob_patterns._CLASS, "match", "findall"),
-    "locks.glob_patterns._class_at": [lambda text: glob_patterns._class_at(f"[{text}", 0)],
-    "locks.glob_patterns.compiled": [glob_patterns.compiled(STARS).fullmatch, glob_patterns.compiled("*-@*").fullmatch],
+    "cli.doctor.postgres_failover._COUNTED": _pattern(postgres_failover._COUNTED, "match"),
+    "locks.glob_to_regex._CLASS": _pattern(glob_to_regex._CLASS, "match", "findall"),
+    "locks.glob_to_regex._class_at": [lambda text: glob_to_regex._class_at(f"[{text}", 0)],
+    "locks.glob_to_regex.compiled": [glob_to_regex.compiled(STARS).fullmatch, glob_to_regex.compiled("*-@*").fullmatch],
     "locks.keys.ISO_DAY": _pattern(keys.ISO_DAY, "fullmatch"),
     "locks.keys.PLAIN": _pattern(keys.PLAIN, "fullmatch"),
     "locks.keys.HEX_UUID": _pattern(keys.HEX_UUID, "fullmatch"),
@@ -168,10 +170,10 @@ OWN = {
     "api.openapi.parameters._NAMES": "the paths of our own routes, when the application is made",
     "api.openapi.postman._PARAMETER": "the paths of our own routes, when the collection is written",
     "config.SERVICE_LINK": "the names of this process's own variables",
-    "store.sql_files._NAMED": "our own .sql files",
-    "store.pending_migrations._FILE": "the names of our own .sql files",
-    "store.pending_migrations._TABLE": "our own .sql files",
-    "store.pending_migrations._FIRST_LINE": "the first lines of our own .sql files",
+    "store.load_named_sql._NAMED": "our own .sql files",
+    "store.both_databases.pending_migrations._FILE": "the names of our own .sql files",
+    "store.both_databases.pending_migrations._TABLE": "our own .sql files",
+    "store.both_databases.pending_migrations._FIRST_LINE": "the first lines of our own .sql files",
     "store.postgres.driver_errors.WRITES": "our own statements; what clients send travels beside them as values",
     "locks.postgres._NAMED": "our own .sql files",
     "testservers.binaries._machine_postgres": "folders of this machine, when a server for tests is started",
@@ -238,7 +240,7 @@ def test_what_is_done_around_the_patterns_costs_in_proportion_too(name: str) -> 
     [
         (r"""(?P<said>://[^\s:/@'"]*:)[^\s'"]+(?=@)""", "://:", "findall"),
         (r"""(?P<said>(?<![\w:/])[\w.\-]+:)[^\s@/:'",]+(?=@[\w.\-]+[:/])""", "-", "findall"),
-        (glob_patterns.regex_of("*a*b"), "a", "fullmatch"),
+        (glob_to_regex.regex_of("*a*b"), "a", "fullmatch"),
     ],
 )
 def test_a_pattern_that_restarts_from_each_place_is_noticed(shape: str, unit: str, use: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -259,10 +259,10 @@ def test_sql_lives_in_sql_files() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
-@pytest.mark.parametrize("file", [*sql_files.FILES, "find_broken_invariants.sql"])
+@pytest.mark.parametrize("file", [*load_named_sql.FILES, "find_broken_invariants.sql"])
 def test_every_query_says_why_it_exists(dialect: str, file: str) -> None:
     """A named query without a reason is a riddle to the engineer who must change it."""
-    known = sql_files.load(dialect, file)
+    known = load_named_sql.load(dialect, file)
     assert len(known) > 1
     assert not [query.name for query in known.values() if not query.why or query.name.upper() == query.name]
 
@@ -271,8 +271,9 @@ def test_every_query_says_why_it_exists(dialect: str, file: str) -> None:
 def test_every_named_query_is_used(dialect: str) -> None:
     """Unused SQL misleads the next reader."""
     store = ROOT / "src/earmark/store"
-    code = "".join(path.read_text() for folder in (store, store / dialect) for path in folder.glob("*.py"))
-    assert not [name for name in sql_files.statements(dialect) if f'"{name}"' not in code]
+    folders = (store, store / "both_databases", store / dialect)
+    code = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    assert not [name for name in load_named_sql.statements(dialect) if f'"{name}"' not in code]
 
 
 def test_domain_and_engine_use_no_clock_and_no_randomness() -> None:

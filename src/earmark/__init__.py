@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from earmark.version import __version__
 
 if TYPE_CHECKING:
-    from earmark.domain.event import OnDecline
-    from earmark.domain.journal_field_changes import Change
+    from earmark.domain.bookable_event import OnDecline
+    from earmark.domain.booking_state_machine import State
+    from earmark.domain.journal_before_and_after_values import Change
     from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.money import Money
     from earmark.domain.payment import PaymentState
     from earmark.domain.seat import SeatState
-    from earmark.domain.state_machine import State
     from earmark.errors import EarmarkError, Outage, Refusal
     from earmark.library import Earmark
     from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Change": "domain.journal_field_changes",
+    "Change": "domain.journal_before_and_after_values",
     "Earmark": "library",
     "EarmarkError": "errors",
     "Layout": "schemas.requests",
@@ -85,7 +85,7 @@ _HOMES = {
     "Money": "domain.money",
     "NewPool": "schemas.requests",
     "NewSeat": "schemas.requests",
-    "OnDecline": "domain.event",
+    "OnDecline": "domain.bookable_event",
     "Outage": "errors",
     "PaymentState": "domain.payment",
     "PoolChange": "schemas.requests",
@@ -93,7 +93,7 @@ _HOMES = {
     "Refusal": "errors",
     "SeatChange": "schemas.requests",
     "SeatState": "domain.seat",
-    "State": "domain.state_machine",
+    "State": "domain.booking_state_machine",
 }
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from earmark import config
 from earmark.api import problem_response
 from earmark.api.app import create_app
-from earmark.api.handler_dependencies import open_services
+from earmark.api.open_services_for_handlers import open_services
 from earmark.errors import SetupError
 from earmark.library import Earmark
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ class Service:
     async def running(self, _: object = None) -> AsyncIterator[None]:
         """Open the database, run the workers, and finish both at the end."""
         if self._migrate:
-            await databases.migrate(self.settings.database_url)
+            await open_and_maintain_databases.migrate(self.settings.database_url)
         async with open_services(self.settings) as opened, opened.runtime.working(opened.workers):
             services = opened.services
             self._earmark = Earmark(services.engine, mode=services.authenticator.mode, payments=services.payments)

@@ -22,20 +22,20 @@ from earmark.config import Settings
 from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor, Decided, Extend, KeyedRequest, Release
+from earmark.engine.commands_and_results import Actor, Decided, Extend, KeyedRequest, Release
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
 from earmark.payments.apply_payment_report import wants
-from earmark.payments.service import ANSWER_SECONDS, PaymentService
+from earmark.payments.choose_gateway_and_pay import ANSWER_SECONDS, PaymentService
 from earmark.schemas import (
     errors_to_json_and_back,
     requests,
     responses,
     to_command,
     to_response,
-    verb_arguments_to_request,
+    verb_arguments_to_request_body,
 )
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 from earmark.wiring.gateways import open_sandbox
 from earmark.wiring.runtime import open_runtime
 
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from earmark.domain import booking as law
-    from earmark.domain.event import Event
+    from earmark.domain.bookable_event import Event
     from earmark.domain.id_types import BookingId
     from earmark.domain.payment import Payment
-    from earmark.engine.commands import PayResult, Result
+    from earmark.engine.commands_and_results import PayResult, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Gateway
     from earmark.engine.ports.store import Clock, SeatMap
     from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
-    from earmark.schemas.verb_arguments_to_request import EventTerms, EventTermsPatch, HoldFields
+    from earmark.schemas.verb_arguments_to_request_body import EventTerms, EventTermsPatch, HoldFields
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class Earmark:
         dispatcher and the janitor run in this process too, until the block ends.
         """
         if migrate:
-            await databases.migrate(database_url)
+            await open_and_maintain_databases.migrate(database_url)
         # A program may start thousands of calls at once and wait for them: no client gives up meanwhile.
         settings = Settings(database_url=database_url, redis_url=redis_url, queue_seconds_max=QUEUE_SECONDS_MAX)
         own = gateways or open_sandbox(clock)
@@ -129,7 +129,7 @@ class Earmark:
         **terms: Unpack[EventTerms],
     ) -> responses.Event:
         """Create an event that sells seats (their prices by name) and pools (capacity and price by name)."""
-        said = verb_arguments_to_request.create(
+        said = verb_arguments_to_request_body.create(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
         )
         body = requests.read(requests.EventBody, said)
@@ -148,7 +148,7 @@ class Earmark:
         **terms: Unpack[EventTermsPatch],
     ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
-        said = verb_arguments_to_request.change(seats=seats, pools=pools, **terms)
+        said = verb_arguments_to_request_body.change(seats=seats, pools=pools, **terms)
         body = requests.read(requests.EventPatchBody, said)
         common = self._common(f"change {event_id}", said, key, _event)
         command = to_command.change(body, event_id=EventId(event_id), **common)
@@ -189,7 +189,7 @@ class Earmark:
 
         Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
         """
-        said = verb_arguments_to_request.hold(event_id, fields)
+        said = verb_arguments_to_request_body.hold(event_id, fields)
         body = requests.read(requests.HoldBody, said)
         common = self._common("hold", said, key, _booking)
         command = to_command.hold(body, buyer=Buyer(fields["buyer"]), booking_id=self.engine.ids.booking_id(), **common)
@@ -230,7 +230,7 @@ class Earmark:
 
     async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """Give a hold more time, within the longest life of a hold."""
-        said = verb_arguments_to_request.said(seconds=seconds)
+        said = verb_arguments_to_request_body.said(seconds=seconds)
         body, own = requests.read(requests.ExtendBody, said), to_command.booking_id_of(str(booking_id))
         command = Extend(**self._common(f"extend {own}", said, key, _booking), booking_id=own, seconds=body.seconds)
         return _value(await self.engine.extend(command), _booking, responses.Booking)
@@ -252,10 +252,12 @@ class Earmark:
         Without a `key`, the same call again is the same payment for a day, also after a crash; after a decline it is
         another try.
         """
-        said = verb_arguments_to_request.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        said = verb_arguments_to_request_body.pay(
+            method=method, gateway=gateway, capture=capture, return_url=return_url
+        )
         body, own = requests.read(requests.PayBody, said), to_command.booking_id_of(str(booking_id))
         terms = self.payment_service.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)
-        digest = self.payment_service.digest(verb_arguments_to_request.encode(said), gateway=terms["gateway"])
+        digest = self.payment_service.digest(verb_arguments_to_request_body.encode(said), gateway=terms["gateway"])
         common = self._common(f"pay {own}", said, key or await self._pay_key(own, digest), _paid)
         command = to_command.pay(body, booking_id=own, terms=terms, **common)
         return _value(await self.payment_service.pay(command), _paid, responses.Paid)
@@ -275,7 +277,7 @@ class Earmark:
         key: str | None = None,
     ) -> responses.Booking:
         """Turn a hold into a sale whose money was taken elsewhere."""
-        said = verb_arguments_to_request.confirm(payment_id=payment_id, payment_method=payment_method)
+        said = verb_arguments_to_request_body.confirm(payment_id=payment_id, payment_method=payment_method)
         body, own = requests.read(requests.ConfirmBody, said), to_command.booking_id_of(str(booking_id))
         common = self._common(f"confirm {own}", said, key, _booking)
         command = to_command.confirm(body, booking_id=own, **common)
@@ -298,7 +300,7 @@ class Earmark:
         key: str | None = None,
     ) -> responses.Undone:
         """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
-        said = verb_arguments_to_request.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
+        said = verb_arguments_to_request_body.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
         body, own = requests.read(requests.CancelBody, said), to_command.booking_id_of(str(booking_id))
         command = to_command.cancel(
             body, booking_id=own, **self._common(f"cancel {own}", said, key, to_response.undone_value)
@@ -314,7 +316,7 @@ class Earmark:
         that does not know whether its call arrived calls again, and refunds nothing twice. For another refund that
         looks the same, give a key.
         """
-        said = verb_arguments_to_request.said(amount=amount, reason=reason)
+        said = verb_arguments_to_request_body.said(amount=amount, reason=reason)
         body, own = requests.read(requests.RefundBody, said), to_command.booking_id_of(str(booking_id))
         common = self._common(f"refund {own}", said, key or f"refund:{own}:{_digest(said)}", to_response.paid_value)
         command = to_command.refund(body, booking_id=own, ids=self.engine.ids, **common)
@@ -357,7 +359,7 @@ class Earmark:
     def _common(
         self,
         what: str,
-        said: verb_arguments_to_request.Fields,
+        said: verb_arguments_to_request_body.Fields,
         key: str | None,
         to_value: Callable[[Any, datetime], Any],
     ) -> to_command.Common:
@@ -365,7 +367,7 @@ class Earmark:
         return {"actor": self._actor, "entry_id": self.engine.ids.entry_id(), "idempotency": idempotency}
 
     def _keyed_request(
-        self, what: str, said: verb_arguments_to_request.Fields, key: str, to_value: Callable[[Any, datetime], Any]
+        self, what: str, said: verb_arguments_to_request_body.Fields, key: str, to_value: Callable[[Any, datetime], Any]
     ) -> KeyedRequest:
         def write(value: Any, now: datetime) -> tuple[int, bytes]:
             try:
@@ -373,7 +375,7 @@ class Earmark:
             except Refusal as refusal:
                 return REFUSED, msgspec.json.encode(errors_to_json_and_back.tell(refusal))
 
-        digest = hashlib.sha256(f"{what}\n".encode() + verb_arguments_to_request.encode(said)).digest()
+        digest = hashlib.sha256(f"{what}\n".encode() + verb_arguments_to_request_body.encode(said)).digest()
         return KeyedRequest(key=IdempotencyKey(self._scope, key), request_hash=digest, write=write)
 
 
@@ -396,8 +398,8 @@ def _tries_that_are_over(booking: law.Booking, payments: Sequence[Payment]) -> i
     return sum(not wants(booking, payment) for payment in payments)
 
 
-def _digest(said: verb_arguments_to_request.Fields) -> str:
-    return hashlib.sha256(verb_arguments_to_request.encode(said)).hexdigest()[:32]
+def _digest(said: verb_arguments_to_request_body.Fields) -> str:
+    return hashlib.sha256(verb_arguments_to_request_body.encode(said)).hexdigest()[:32]
 
 
 def _event(event: Event, _: datetime) -> responses.Event:

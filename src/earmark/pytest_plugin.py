@@ -29,8 +29,8 @@ def earmark_clock() -> MovableClock:
 @pytest.fixture
 def earmark_gateway(earmark_clock: MovableClock) -> SandboxGateway:
     """The sandbox gateway that `earmark` is paid through: script what it does at `earmark_gateway.sandbox`."""
+    from earmark.sandbox.assemble_sandbox import Sandbox
     from earmark.sandbox.gateway import SandboxGateway
-    from earmark.sandbox.sandbox import Sandbox
 
     return SandboxGateway(Sandbox(earmark_clock, seed=0))
 

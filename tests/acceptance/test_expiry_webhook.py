@@ -12,7 +12,7 @@ from standardwebhooks import WebhookVerificationError
 from tests.webhooks.conftest import eventually as is_so
 from tests.webhooks.conftest import receiver
 
-from earmark.webhooks.sender import new_secret
+from earmark.webhooks.sign_and_send_one_webhook import new_secret
 
 from .support import EARMARK, answered, calling, environment, eventually, serve
 

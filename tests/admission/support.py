@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 from tests.locks.faulty_proxy import Direction, Proxy
 from tests.locks.topologies import ask
 
+from earmark.admission.encode_and_decode_script_calls import SOURCE
 from earmark.admission.local_taken_seats_cache import LocalHints
-from earmark.admission.lua_calls import SOURCE
 from earmark.admission.redis_servers import open_servers
 from earmark.admission.seat_admission import TTL_SECONDS, AdmissionPass, SeatAdmission
 from earmark.domain.id_types import EventId, SeatId, SeatRef

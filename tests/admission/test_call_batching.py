@@ -11,7 +11,7 @@ import pytest
 from earmark.locks.circuit_breaker import Breaker, BreakerState
 from earmark.locks.errors import LocksUnavailable
 from earmark.locks.redis.call_batching import QUEUE_SHARE_MAX, CallBatcher
-from earmark.locks.redis.lua_calls import ScriptCall
+from earmark.locks.redis.encode_and_decode_script_calls import ScriptCall
 from earmark.locks.redis.script_connection import _AnswerDeadline
 
 from .support import EVENT, seats, until, until_true

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from earmark.admission import SeatAdmission
     from earmark.domain.id_types import SeatId
-    from earmark.locks.redis.lua_calls import ScriptCall
+    from earmark.locks.redis.encode_and_decode_script_calls import ScriptCall
     from earmark.testservers import Valkey
 
 A1, A2 = seats("A1", "A2")

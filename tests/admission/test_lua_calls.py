@@ -8,12 +8,12 @@ import pytest
 from tests.locks.topologies import ask
 
 from earmark import config
-from earmark.admission import lua_calls, open_admission
-from earmark.admission.lua_calls import SOURCE, AdmissionScript, owner_in
+from earmark.admission import encode_and_decode_script_calls, open_admission
+from earmark.admission.encode_and_decode_script_calls import SOURCE, AdmissionScript, owner_in
 from earmark.admission.seat_admission import TTL_SECONDS
 from earmark.errors import SetupError
 from earmark.locks.errors import LocksUnavailable
-from earmark.locks.redis.lua_calls import ScriptCall
+from earmark.locks.redis.encode_and_decode_script_calls import ScriptCall
 
 from .support import EVENT, Inside, passed, refs, refused, seats, until
 
@@ -44,7 +44,9 @@ async def a_grant_that_arrives_late_makes_no_hint_outlive_its_hold(admission: Se
     found = await passed(admission.admit(EVENT, seats("A1")))
     # It was to end 300 ms after the admission, and arrives when 4000 ms of the mark's time are gone.
     ask(inside.server, "PEXPIRE", inside.name("A1"), "1000")
-    await found.server.batcher.send(lua_calls.turn_into_hints(found.names, found.token, end_ms=300))
+    await found.server.batcher.send(
+        encode_and_decode_script_calls.turn_into_hints(found.names, found.token, end_ms=300)
+    )
     return inside.kind("A1") == ""
 
 
@@ -146,7 +148,7 @@ async def test_a_server_that_forgot_the_script_gets_it_again(admission: SeatAdmi
 
 def test_a_hint_says_whose_it_is_and_how_long_it_lasts_in_one_number() -> None:
     """Both fit beside each other into what Lua counts exactly."""
-    largest = (1 << lua_calls.TOKEN_BITS) - 1
+    largest = (1 << encode_and_decode_script_calls.TOKEN_BITS) - 1
     assert owner_in(largest * 8192 + 5000) == (largest, 5000)
     assert owner_in(-(largest * 8192 + 5000)) == (largest, 5000), "so does a mark in flight"
     assert largest * 8192 + 5000 < 1 << 53
@@ -156,7 +158,7 @@ async def hint_as_read(admission: SeatAdmission, seat: str) -> tuple[int, int, i
     """The token whose hint it is, the token that the answer is read as, and the time left that is read."""
     found = await passed(admission.admit(EVENT, seats(seat)))
     admission.record_grant(found, seconds=600)
-    [said] = await found.server.batcher.send(lua_calls.admit(found.names, found.token + 1))
+    [said] = await found.server.batcher.send(encode_and_decode_script_calls.admit(found.names, found.token + 1))
     return found.token, *owner_in(said)
 
 

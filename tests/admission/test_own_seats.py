@@ -9,12 +9,12 @@ import pytest
 from tests.locks.topologies import ask
 from tests.races.commands import EVENT, a_confirm, a_hold, a_payment, a_play
 
-from earmark.admission import lua_calls, open_admission
+from earmark.admission import encode_and_decode_script_calls, open_admission
 from earmark.admission.seat_admission import SeatAdmission
 from earmark.config import Settings
 from earmark.domain.id_types import Buyer, SeatId
 from earmark.domain.journal import IdempotencyKey
-from earmark.engine.commands import Decided, KeyedRequest
+from earmark.engine.commands_and_results import Decided, KeyedRequest
 from earmark.errors import IdempotencyMismatch, SeatsTaken
 from earmark.payments.open_and_conclude_payment import open_payment
 from earmark.wiring import runtime
@@ -209,7 +209,7 @@ async def test_whose_seat_it_is_cannot_be_computed_without_the_secret(own_server
         # By chance one of 4,095 is the same.
         assert sum(one == two for one, two in zip(first, differs, strict=True)) < 10
     assert min(first) >= 1, "0 is no buyer"
-    assert max(first) < 1 << lua_calls.BUYER_BITS
+    assert max(first) < 1 << encode_and_decode_script_calls.BUYER_BITS
     assert admissions[0]._buyer_hash(EVENT, Buyer("lone surrogate \udc80")) >= 1
     for admission in admissions:
         await admission.close()

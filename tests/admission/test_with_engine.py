@@ -20,7 +20,7 @@ from earmark.admission import open_admission
 from earmark.config import Settings
 from earmark.domain.id_types import SeatId
 from earmark.domain.journal import IdempotencyKey
-from earmark.engine.commands import Decided, KeyedRequest, Replayed
+from earmark.engine.commands_and_results import Decided, KeyedRequest, Replayed
 from earmark.engine.ports.seat_admission import Busy
 from earmark.errors import SeatsTaken
 from earmark.testservers.free_port import free_port
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.id_types import BookingId, SeatRef
-    from earmark.engine.commands import Hold, Result
+    from earmark.engine.commands_and_results import Hold, Result
     from earmark.engine.engine import Engine
     from earmark.testservers import Valkey
 

@@ -9,14 +9,14 @@ import pytest
 
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator
-from earmark.api.handler_dependencies import Services
+from earmark.api.open_services_for_handlers import Services
 from earmark.clock import MovableClock
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics_page import Metrics
-from earmark.payments.service import PaymentService
+from earmark.payments.choose_gateway_and_pay import PaymentService
 from earmark.schemas.render_seat_map import SeatMapRenderer, render_map
-from earmark.seatmap.cache import SeatMapCache
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
+from earmark.seatmap.rendered_seat_map_cache import SeatMapCache
 from earmark.seatmap.stream_hub import StreamHub
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids

@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Any
 from tests.sqlite_files import make_migrated
 
 from earmark.api.app import create_app
-from earmark.api.auth.guest_cookie import COOKIE
 from earmark.api.auth.keys_and_tokens import Authenticator, Principal, hash_of, new_key, new_key_id
-from earmark.api.handler_dependencies import Services
+from earmark.api.auth.read_and_set_guest_cookie import COOKIE
+from earmark.api.open_services_for_handlers import Services
 from earmark.clock import MovableClock
 from earmark.domain.api_key import GRANTABLE, Scope
 from earmark.domain.id_types import Buyer, KeyId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics_page import Metrics
-from earmark.payments.gateways.balance.account_codes import AccountCodes
+from earmark.payments.choose_gateway_and_pay import PaymentService
+from earmark.payments.gateways.balance.account_access_codes import AccountCodes
 from earmark.payments.gateways.balance.gateway import BalanceGateway
-from earmark.payments.service import PaymentService
 from earmark.schemas.render_seat_map import SeatMapRenderer, render_map
-from earmark.seatmap.cache import SeatMapCache
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
+from earmark.seatmap.rendered_seat_map_cache import SeatMapCache
 from earmark.seatmap.stream_hub import StreamHub
 from earmark.store.sqlite import SqliteStore
 from earmark.uuids import Uuid7Ids

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from earmark.config import Settings
-from earmark.server.run import first_free_port, serving
+from earmark.server.serve_in_one_process import first_free_port, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 HOST = "127.0.0.1"
 # Plain HTTP; an empty context spares every client the reading of certificate bundles.

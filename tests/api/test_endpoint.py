@@ -59,7 +59,7 @@ async def test_a_key_of_one_kind_does_not_see_the_other(services: object, event:
     """A live key finds no test event, nor its bookings."""
     from earmark.api.app import create_app
     from earmark.api.auth.keys_and_tokens import Authenticator
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.observability.metrics.metrics_page import Metrics
 
     assert isinstance(services, Services)
@@ -173,7 +173,7 @@ async def test_a_server_on_a_foreign_schema_is_not_ready(
     services: object, shop: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503 and a problem, not a crash."""
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.errors import SetupError
 
     async def foreign() -> None:

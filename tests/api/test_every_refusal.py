@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 STANDARD = {"type", "title", "status", "detail", "code", "transient"}
 _numbers = itertools.count(1)

@@ -26,7 +26,7 @@ from earmark.store.sqlite.memory import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (5, 200)
@@ -135,14 +135,14 @@ def test_a_planted_500_is_found_and_the_others_are_still_sent(monkeypatch: pytes
 @pytest.mark.skipif(not PROOF, reason="a long proof")
 def test_an_answer_that_the_document_has_not_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: a field of another type, and an undocumented status."""
-    from earmark.api.routes import events
+    from earmark.api.routes import events_and_seat_map
 
     plain = ApiResponse
 
     def lying(*_: object, **__: object) -> Any:
         return plain(status=HTTPStatus.IM_A_TEAPOT, body=msgspec.json.encode({"id": 7}))
 
-    monkeypatch.setattr(events, "say", lying)
+    monkeypatch.setattr(events_and_seat_map, "say", lying)
     with running(services) as opened:
         findings = fuzzer_of_a_shop(opened).run(5, only="GET /v1/events/{event_id}")
     kinds = " ".join(findings.wrong)

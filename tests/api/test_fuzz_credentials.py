@@ -27,7 +27,7 @@ from earmark.store.sqlite.memory import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (2, 60)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 FACTS = {
     "event_id": "concert",

@@ -13,7 +13,7 @@ from earmark.errors import StoreUnavailable
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 
 class ReadyStore:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.api.router import Router
+from earmark.api.match_path_to_endpoint import Router
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

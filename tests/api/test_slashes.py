@@ -15,9 +15,11 @@ from tests.api.conftest import KEY
 from earmark.api import app as api
 
 if TYPE_CHECKING:
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
-PATHS = sorted({call.path for call in (*api.ENDPOINTS, api.METRICS)} | {*api.PAGES, "/openapi.json", "/web/app.js"})
+PATHS = sorted(
+    {call.path for call in (*api.ENDPOINTS, api.METRICS)} | {*api.PAGES, "/openapi.json", "/web/booking-page.js"}
+)
 FORWARDED = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.7", "X-Forwarded-Host": "shop.example"}
 
 

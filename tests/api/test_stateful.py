@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
@@ -245,7 +245,7 @@ def test_an_api_that_renders_a_repeat_anew_is_noticed(
     """The control: one byte more in a repeat, and the clerk protests."""
     from earmark.api import response
     from earmark.api.routes import bookings
-    from earmark.engine.commands import Replayed
+    from earmark.engine.commands_and_results import Replayed
 
     true = response.verb_response
 

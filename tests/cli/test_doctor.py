@@ -25,14 +25,14 @@ from earmark.clock import MovableClock, SystemClock
 from earmark.config import Settings
 from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
+from earmark.engine.commands_and_results import Actor, Decided, Pay, RefundPayment
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
-from earmark.store import sql_files
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
+from earmark.store import load_named_sql
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey
-from earmark.wiring import databases, gateways, runtime
+from earmark.wiring import gateways, open_and_maintain_databases, runtime
 from earmark.wiring.workers import ROLES, dispatcher_for, heartbeat_for, workers_for
 from earmark.workers import loop
 
@@ -72,13 +72,13 @@ async def file_url(tmp_path: Path) -> str:
 @pytest.fixture
 async def own_url(unguarded_postgres_url: str) -> str:
     """A migrated PostgreSQL database that no test uses afterwards."""
-    await databases.migrate(unguarded_postgres_url)
+    await open_and_maintain_databases.migrate(unguarded_postgres_url)
     return unguarded_postgres_url
 
 
 @pytest.fixture
 async def store(file_url: str) -> AsyncIterator[Store]:
-    opened = await databases.open_store(file_url)
+    opened = await open_and_maintain_databases.open_store(file_url)
     yield opened
     await opened.close()
 
@@ -113,7 +113,7 @@ async def test_everything_is_well_where_everything_runs(durable_postgres: Postgr
     """
     durable_postgres.create_database("shop")
     url = durable_postgres.url("shop")
-    await databases.migrate(url)
+    await open_and_maintain_databases.migrate(url)
     settings = config.Settings(database_url=url, admin_key=KEY, heartbeat_seconds=0.1)
     engine, stop = await runtime.open_engine(settings), asyncio.Event()
     driver = PaymentDriver(engine, {})
@@ -177,7 +177,7 @@ async def test_an_old_and_a_new_schema_are_distinguished(unguarded_postgres_url:
     """The one wants migrating, the other another program."""
     (old,) = (await findings(unguarded_postgres_url))["schema"]
     assert (old.level, old.advice) == (Level.PROBLEM, "Run `earmark migrate`.")
-    await databases.migrate(unguarded_postgres_url)
+    await open_and_maintain_databases.migrate(unguarded_postgres_url)
     own_sql("INSERT INTO earmark_migrations (number, name, checksum) VALUES (9999, 'tomorrow', 'x')")
     found = await findings(unguarded_postgres_url)
     (new,) = found["schema"]
@@ -243,7 +243,7 @@ async def test_workers_that_are_missing_failing_or_ended_are_distinguished(file_
     )
     past = MovableClock()
     past.advance(-3600)
-    earlier = await databases.open_store(file_url, clock=past)
+    earlier = await open_and_maintain_databases.open_store(file_url, clock=past)
     await earlier.heartbeats.write(
         Process(id=UUID(int=1), host="old", version="1"), [HeartbeatReport(role="relay", outcome="ok")]
     )
@@ -333,7 +333,8 @@ def test_what_a_recount_sets_right_are_rules_of_verify() -> None:
     """Else a renamed rule would never be set right again."""
     for dialect in ("postgres", "sqlite"):
         rules = {
-            query.why.partition(": ")[2] for query in sql_files.load(dialect, "find_broken_invariants.sql").values()
+            query.why.partition(": ")[2]
+            for query in load_named_sql.load(dialect, "find_broken_invariants.sql").values()
         }
         assert rules >= COUNTS
 

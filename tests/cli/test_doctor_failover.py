@@ -20,7 +20,7 @@ from tests.docs.run_page import run_commands
 from tests.ha.standby import address, start_standby
 from tests.races.postgres_proxy import a_frozen_host
 
-from earmark.cli.doctor import failover
+from earmark.cli.doctor import postgres_failover
 from earmark.cli.doctor.findings import Finding, Level
 from earmark.clock import MovableClock
 from earmark.library import Earmark
@@ -137,7 +137,7 @@ async def test_without_that_guard_a_fix_waits_for_the_standby(
     primary: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: the doctor's own commit hangs, until the name is taken out."""
-    monkeypatch.setattr(failover, "why_no_write", lambda _: None)
+    monkeypatch.setattr(postgres_failover, "why_no_write", lambda _: None)
     await leave_due(primary.url("shop"), seat="A2")
     with settings(primary, {"synchronous_standby_names": "gone"}):
         fixing = asyncio.create_task(findings(primary.url("shop"), fix=True))
@@ -286,7 +286,7 @@ async def test_a_standby_that_is_connected_and_silent_is_ill(
     primary: Postgres, standby: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks well in every list. The commits that wait for it show it, and nothing is fixed meanwhile."""
-    monkeypatch.setattr(failover, "WAITING_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(postgres_failover, "WAITING_SECONDS_MAX", 0.0)
     url = primary.url("shop")
     async with stuck_commit(primary, standby, url=url), asyncio.timeout(SECONDS_MAX):
         silent, unfixed = (await findings(url, fix=True))["failover"]
@@ -339,7 +339,7 @@ async def test_a_role_that_may_not_see_the_standbys_gets_the_grant_to_run(
         "GRANT pg_read_all_stats to the role in EARMARK_DATABASE_URL.",
     )
     assert "Commits hang" not in found.said
-    monkeypatch.setattr(failover, "WAITING_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(postgres_failover, "WAITING_SECONDS_MAX", 0.0)
     async with stuck_commit(primary, standby, url=url), asyncio.timeout(SECONDS_MAX):
         (found,) = (await findings(url))["failover"]
     assert re.search(r" Commits hang: 1 wait for a standby, the oldest for \d+ s\.$", found.said)
@@ -362,4 +362,4 @@ def test_the_page_on_high_availability_says_what_the_doctor_says(
 )
 def test_how_many_standbys_a_commit_waits_for(names: str, count: int) -> None:
     """PostgreSQL's own grammar of the setting."""
-    assert failover.needed(names) == count
+    assert postgres_failover.needed(names) == count

@@ -15,12 +15,12 @@ from earmark import Earmark
 from earmark.cli import main
 from earmark.cli.explain import booking as story
 from earmark.domain.booking import Booking, Lines, SeatLine
+from earmark.domain.booking_state_machine import State
+from earmark.domain.format_money import spelled
 from earmark.domain.id_types import BookingId, Buyer, EntryId, EventId, PaymentId, RefundId, SeatId
 from earmark.domain.journal import Entry
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.money_text import spelled
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
-from earmark.domain.state_machine import State
 
 if TYPE_CHECKING:
     from pathlib import Path

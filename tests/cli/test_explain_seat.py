@@ -13,7 +13,7 @@ from earmark.cli import main
 from earmark.clock import MovableClock
 from earmark.domain.id_types import EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor, ChangeEvent, SeatPatch
+from earmark.engine.commands_and_results import Actor, ChangeEvent, SeatPatch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -78,7 +78,7 @@ def test_a_lock_is_not_taken_away_by_accident(
     earmark: Callable[..., Answer], locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without --yes it prompts, and no means no."""
-    monkeypatch.setattr("earmark.cli.commands.locks.Confirm.ask", lambda *_, **__: False)
+    monkeypatch.setattr("earmark.cli.commands.list_and_break_locks.Confirm.ask", lambda *_, **__: False)
     with locks.lock("invoice:42", ttl=60) as held:
         code, out, _ = earmark("break", "invoice:42")
         assert (code, out) == (1, "Not broken.\n")

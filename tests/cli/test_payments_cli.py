@@ -23,7 +23,7 @@ from earmark.cli import main
 from earmark.config import Settings
 from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor, Decided, Pay, RefundPayment
+from earmark.engine.commands_and_results import Actor, Decided, Pay, RefundPayment
 from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.sandbox.faults import Fault

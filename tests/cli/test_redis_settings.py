@@ -10,7 +10,7 @@ import pytest
 
 from earmark import config
 from earmark.api.app import create_app
-from earmark.api.handler_dependencies import open_services
+from earmark.api.open_services_for_handlers import open_services
 from earmark.cli import main
 from earmark.cli.commands.doctor import examine
 from earmark.cli.doctor.findings import Finding, Level

@@ -16,9 +16,9 @@ from earmark.cli import main
 from earmark.cli.commands.settings import without_password
 from earmark.config import Settings
 from earmark.errors import SetupError
+from earmark.payments.choose_gateway_and_pay import PaymentService
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
-from earmark.payments.service import PaymentService
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.wiring import gateways, runtime

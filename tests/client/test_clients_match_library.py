@@ -15,7 +15,7 @@ from earmark.client import AsyncClient, Client
 from earmark.errors import EarmarkError, Outage, Refusal, SeatsTaken
 from earmark.schemas import errors_to_json_and_back
 from earmark.schemas.requests import HoldBody
-from earmark.schemas.verb_arguments_to_request import HoldFields
+from earmark.schemas.verb_arguments_to_request_body import HoldFields
 
 from .unasync import ASYNC, SYNC, tidy, unasync
 

@@ -10,14 +10,14 @@ import pytest
 from tests.conftest import STORES
 from tests.journal_completeness import JournalComparison
 
-from earmark.domain.event import Event
+from earmark.domain.bookable_event import Event
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, shown_state
-from earmark.domain.state_machine import State
-from earmark.engine.commands import (
+from earmark.engine.commands_and_results import (
     Actor,
     Cancel,
     CancelResult,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.journal import Entry
-    from earmark.engine.commands import Result
+    from earmark.engine.commands_and_results import Result
     from earmark.engine.ports.store import Ids, SeatMap, Store
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import asyncpg
 import msgspec
 
+from earmark.domain.bookable_event import Event
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
-from earmark.domain.event import Event
+from earmark.domain.booking_state_machine import ACTIVE_STATES, State
 from earmark.domain.id_types import Buyer, EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import Entry
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat
-from earmark.domain.state_machine import ACTIVE_STATES, State
 from earmark.engine.ports.store import Changes, SeatUpdate
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore

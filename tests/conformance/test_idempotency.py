@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Command, Decided, KeyedRequest, Replayed
-from earmark.engine.look_up_idempotency_keys import KnownKeys
+from earmark.engine.commands_and_results import Command, Decided, KeyedRequest, Replayed
+from earmark.engine.find_earlier_response_before_refusing import KnownKeys
 from earmark.errors import (
     BookingResolved,
     EventExists,

@@ -12,7 +12,7 @@ import pytest
 
 from earmark.errors import StoreUnavailable
 from earmark.store.sqlite.memory import MemoryStore
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 from .steps_support import SHOW, WITHIN, Shop
 
@@ -88,6 +88,6 @@ def test_a_store_that_was_not_closed_is_closed_when_it_is_collected(clock: Movab
 @pytest.mark.parametrize("url", ["memory:", "memory://"])
 async def test_a_url_names_the_memory_store(url: str) -> None:
     """With slashes or without."""
-    store = await databases.open_store(url)
+    store = await open_and_maintain_databases.open_store(url)
     assert isinstance(store, MemoryStore)
     await store.close()

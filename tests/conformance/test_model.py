@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor, PoolPatch, SeatPatch
+from earmark.engine.commands_and_results import Actor, PoolPatch, SeatPatch
 from earmark.errors import Refusal
 from earmark.store.sqlite.memory import MemoryStore
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.domain.state_machine import State
+    from earmark.domain.booking_state_machine import State
     from earmark.engine.ports.store import Ids, Store
     from earmark.store.postgres import PostgresStore
     from earmark.store.sqlite import SqliteStore

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Actor
+from earmark.engine.commands_and_results import Actor
 from earmark.errors import PaymentUsed
 
 from .conftest import BEHIND_A_POOLER_TOO, SHOP

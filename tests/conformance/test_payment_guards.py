@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from earmark.domain.payment import EDGES, PaymentState
-from earmark.store import sql_files
-from earmark.store.pending_migrations import migrations
+from earmark.store import load_named_sql
+from earmark.store.both_databases.pending_migrations import migrations
 
 from .hand_written_sql_databases import BARE, GUARDED, Kind, Worlds, opened
 from .payment_flaws import MONEY_IN_ORDER, MONEY_PLANTED
@@ -242,7 +242,7 @@ async def test_control_without_the_guards_both_refunds_are_kept(own_world: World
 async def test_a_planted_flaw_of_the_money_is_found_and_named(own_world: World, planted: Planted) -> None:
     """Each rule of the verifier sees its own kind of damage and names the row; before, there is nothing to see."""
     dialect = "postgres" if isinstance(own_world.place, str) else "sqlite"
-    promise, _, rule = sql_files.load(dialect, "find_broken_invariants.sql")[planted.rule].why.partition(": ")
+    promise, _, rule = load_named_sql.load(dialect, "find_broken_invariants.sql")[planted.rule].why.partition(": ")
     async with opened(own_world.place) as store:
         async with own_world.sql_client(keep=True) as client:
             await _run(client, own_world, MONEY)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.domain.state_machine import State
+from earmark.domain.booking_state_machine import State
 from earmark.engine.ports.store import Changes, SeatUpdate
 
 from .conftest import BEHIND_A_POOLER_IN_A_PROOF

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.event import Event
-from earmark.domain.hold_time_and_buyer_limits import Policy
+from earmark.domain.bookable_event import Event
+from earmark.domain.booking_state_machine import State
+from earmark.domain.default_limits_for_all_events import Policy
 from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import Seat
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Actor, CreateEvent, Hold, Release, Result
+from earmark.engine.commands_and_results import Actor, CreateEvent, Hold, Release, Result
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import InvalidRequest, LimitExceeded
 from earmark.schemas import to_command
 from earmark.schemas.requests import HoldBody
-from earmark.store.postgres.optimistic_write import NeedsLocks, OptimisticWrite
+from earmark.store.postgres.optimistic_transaction import NeedsLocks, OptimisticWrite
 
 if TYPE_CHECKING:
     from earmark.engine.ports.store import Store

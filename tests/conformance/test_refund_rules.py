@@ -11,13 +11,13 @@ import pytest
 from tests.money.conftest import PRICE, Shop
 from tests.money.scripted_gateway import CAPTURED, PROCESSING
 
-from earmark.domain.event import Event
+from earmark.domain.bookable_event import Event
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState, Standing
 from earmark.domain.refund_rules import Reason, Ruling
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Actor, Cancel, Confirm, Decided, Full, Replayed
+from earmark.engine.commands_and_results import Actor, Cancel, Confirm, Decided, Full, Replayed
 from earmark.engine.ports.gateway import GatewaySilent, Report
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import PaymentInProgress, RefundRefused
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import KeyedRequest
+    from earmark.engine.commands_and_results import KeyedRequest
     from earmark.engine.ports.store import Store, Transaction
     from earmark.uuids import Uuid7Ids
 

@@ -11,7 +11,7 @@ from earmark.domain.booking import SeatLine
 from earmark.domain.id_types import EventId, SeatId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.seat import Seat
-from earmark.engine.commands import KeyedRequest, Replayed
+from earmark.engine.commands_and_results import KeyedRequest, Replayed
 from earmark.schemas import to_response
 
 from .conftest import BEHIND_A_POOLER_IN_A_PROOF

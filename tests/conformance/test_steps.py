@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from earmark.domain.booking import Lines
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
-from earmark.domain.state_machine import State
 from earmark.engine.ports.store import Changes, PoolUpdate, SeatUpdate
 
 from .steps_support import ANN, BOB, CEM, GA, SHOW, WITHIN, Shop, count, paid, seat_ref, total_ref

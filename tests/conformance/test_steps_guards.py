@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.state_machine import EDGES, State
-from earmark.store import sql_files
-from earmark.store.pending_migrations import migrations
+from earmark.domain.booking_state_machine import EDGES, State
+from earmark.store import load_named_sql
+from earmark.store.both_databases.pending_migrations import migrations
 
 from .hand_written_sql_databases import BARE, GUARDED, Kind, Worlds, opened
 from .payment_flaws import MONEY_PLANTED
@@ -266,7 +266,7 @@ async def test_a_planted_flaw_is_found_and_named(own_world: World, name: str) ->
     """Each rule of the verifier sees its own kind of damage and names the row."""
     sql, row = PLANTED[name]
     product_name = "postgres" if isinstance(own_world.place, str) else "sqlite"
-    promise, _, rule = sql_files.load(product_name, "find_broken_invariants.sql")[name].why.partition(": ")
+    promise, _, rule = load_named_sql.load(product_name, "find_broken_invariants.sql")[name].why.partition(": ")
     async with opened(own_world.place) as store:
         assert await store.find_flaws(limit=10) == []
         async with own_world.sql_client(keep=True) as client:
@@ -279,7 +279,7 @@ async def test_a_planted_flaw_is_found_and_named(own_world: World, name: str) ->
 def test_both_databases_are_verified_by_the_same_rules() -> None:
     """Same names, same order, same promises; and each has its planted flaw, above or beside the money's guards."""
     rules = [
-        [(query.name, query.why) for query in sql_files.load(product_name, "find_broken_invariants.sql").values()]
+        [(query.name, query.why) for query in load_named_sql.load(product_name, "find_broken_invariants.sql").values()]
         for product_name in ("sqlite", "postgres")
     ]
     assert rules[0] == rules[1]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId, PoolRef
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.state_machine import State
 from earmark.engine.ports.store import BookingFilter
 
 from .steps_support import ANN, BOB, CEM, GA, SHOW, Shop

@@ -12,7 +12,7 @@ import pytest
 
 from earmark.engine.ports.store import Changes
 from earmark.errors import OutcomeUnknown, SetupError, StoreUnavailable
-from earmark.store.pending_migrations import Migration, migrations
+from earmark.store.both_databases.pending_migrations import Migration, migrations
 from earmark.store.sqlite import SqliteStore, migrate
 from earmark.store.sqlite import single_writer as writer_module
 

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from earmark.domain.booking import Lines, PoolLine, SeatLine
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId, Buyer, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Actor
+from earmark.engine.commands_and_results import Actor
 from earmark.errors import (
     BookingExpired,
     BookingResolved,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.clock import MovableClock
-from earmark.domain.state_machine import State
+from earmark.domain.booking_state_machine import State
 from earmark.errors import BookingExpired, SaleClosed, SeatsTaken
 from earmark.store.sqlite.memory import MemoryStore
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.state_machine import State
-from earmark.engine.commands import PoolPatch, SeatPatch
+from earmark.engine.commands_and_results import PoolPatch, SeatPatch
 from earmark.errors import (
     BookingExpired,
     CapacityInUse,

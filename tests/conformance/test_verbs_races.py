@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.booking import Booking
-from earmark.domain.state_machine import State
+from earmark.domain.booking_state_machine import State
 from earmark.errors import (
     BookingExpired,
     BookingResolved,

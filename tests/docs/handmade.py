@@ -27,16 +27,16 @@ from starlette.routing import Route
 from starlette.routing import Router as StarletteRouter
 
 from earmark.api.app import ENDPOINTS
+from earmark.api.match_path_to_endpoint import Router
 from earmark.api.middleware.read_and_decode_body import BodyTimeout
-from earmark.api.router import Router
 from earmark.locks.circuit_breaker import Breaker
 from earmark.locks.redis.call_batching import CallBatcher
-from earmark.locks.redis.lua_calls import ScriptCall
+from earmark.locks.redis.encode_and_decode_script_calls import ScriptCall
 from earmark.locks.redis.script_connection import ServerConnection
 from earmark.observability import logs
 from earmark.observability.metrics.counter_and_histogram_classes import LabelledCounter, LabelledHistogram
 from earmark.store.postgres.connections import PostgresConnections
-from earmark.store.postgres.optimistic_write_connections import IdleConnections
+from earmark.store.postgres.optimistic_transaction_connections import IdleConnections
 from earmark.testservers import start_postgres, start_valkey
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from earmark.api.middleware import rate_limits, read_and_decode_body
 from earmark.api.routes.issue_buyer_token import TOKEN_SECONDS_MAX
 from earmark.cli.main import app
 from earmark.client import AsyncClient, Client
-from earmark.domain.hold_time_and_buyer_limits import TTL_SECONDS_MAX, TTL_SECONDS_MIN
+from earmark.domain.booking_state_machine import ACTIVE_STATES, MOVES, SAGA_ONLY, State, Verb
+from earmark.domain.default_limits_for_all_events import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from earmark.domain.payment import PaymentState
 from earmark.domain.seat import SeatState
-from earmark.domain.state_machine import ACTIVE_STATES, MOVES, SAGA_ONLY, State, Verb
 from earmark.errors import UNTOLD, SetupError
 from earmark.schemas import ops_console, requests, responses, webhooks
-from earmark.schemas.verb_arguments_to_request import HoldFields
+from earmark.schemas.verb_arguments_to_request_body import HoldFields
 from earmark.version import __version__
 
 from .pages import ROOT, codes, read, section, table

@@ -11,7 +11,7 @@ from earmark.domain.webhook import GRACE_SECONDS, WEBHOOKS_MAX
 from earmark.domain.webhook_messages import FACTS_BYTES_MAX, TYPES, body_of
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.check_target_addresses import HTTPS, PORT_MAX, PORT_MIN
-from earmark.webhooks.sender import SHOWN_BYTES_MAX
+from earmark.webhooks.sign_and_send_one_webhook import SHOWN_BYTES_MAX
 from earmark.workers.webhook_dispatcher import AT_ONCE_MAX, WEBHOOKS_AT_ONCE_MAX
 
 from .pages import outputs, read, section, table

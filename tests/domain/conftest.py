@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
+from earmark.domain.booking_state_machine import ENDED, State
 from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.state_machine import ENDED, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable

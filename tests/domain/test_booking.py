@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from earmark.domain import booking as law
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import PoolDelta
-from earmark.domain.state_machine import State
 from earmark.errors import BookingExpired, BookingNotConfirmed, InvalidRequest
 
 if TYPE_CHECKING:

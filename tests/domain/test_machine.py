@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain import booking as law
-from earmark.domain import state_machine
-from earmark.domain.hold_time_and_buyer_limits import Policy
-from earmark.domain.state_machine import ACTIVE_STATES, EDGES, ENDED, MOVES, SAGA_ONLY, State, Verb
+from earmark.domain import booking_state_machine
+from earmark.domain.booking_state_machine import ACTIVE_STATES, EDGES, ENDED, MOVES, SAGA_ONLY, State, Verb
+from earmark.domain.default_limits_for_all_events import Policy
 from earmark.errors import Refusal
 
 if TYPE_CHECKING:
@@ -117,14 +117,14 @@ def test_moves_that_follow_from_money_are_never_a_callers() -> None:
     """Only the payment saga confirms a paying or an expired booking, declines it, or expires a paying one."""
     by_hand = {("paying", "confirm"), ("paying", "decline"), ("paying", "expire"), ("expired", "confirm")}
     assert by_hand == SAGA_ONLY
-    assert not any(state_machine.may(State(state), Verb(verb)) for state, verb in by_hand)
+    assert not any(booking_state_machine.may(State(state), Verb(verb)) for state, verb in by_hand)
 
 
 @pytest.mark.parametrize("state", list(State))
 def test_no_booking_is_held_or_declined_by_a_caller(state: State) -> None:
     """A hold begins a booking and never repeats on one; a decline comes from the gateway alone."""
-    assert not state_machine.may(state, Verb.HOLD)
-    assert not state_machine.may(state, Verb.DECLINE)
+    assert not booking_state_machine.may(state, Verb.HOLD)
+    assert not booking_state_machine.may(state, Verb.DECLINE)
 
 
 def test_the_cross_product_leaves_no_cell_out() -> None:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earmark.domain.event import Event, check_on_sale
+from earmark.domain.bookable_event import Event, check_on_sale
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId, EventId, PoolId, SeatId, SeatRef
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import EXPONENTS, Money, is_currency
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import SeatAvailability, SeatSeen, SeatState, availability, shown_state
-from earmark.domain.state_machine import State
 from earmark.errors import SaleClosed
 
 NOW = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)

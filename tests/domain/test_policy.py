@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earmark.domain import booking as law
-from earmark.domain.event import ttl_seconds
-from earmark.domain.hold_time_and_buyer_limits import Policy, extended_until
+from earmark.domain.bookable_event import ttl_seconds
+from earmark.domain.default_limits_for_all_events import Policy, extended_until
 from earmark.errors import ExtensionRefused, InvalidRequest
 
 if TYPE_CHECKING:

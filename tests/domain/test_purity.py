@@ -41,14 +41,14 @@ def test_the_rules_have_their_modules() -> None:
     named = {module.stem for module in MODULES}
     assert {
         "booking",
-        "event",
-        "hold_time_and_buyer_limits",
+        "bookable_event",
+        "booking_state_machine",
+        "default_limits_for_all_events",
         "id_types",
         "journal",
         "money",
         "pool",
         "seat",
-        "state_machine",
     } <= named
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earmark.domain import refund_rules as law
-from earmark.domain.event import Event
+from earmark.domain.bookable_event import Event
 from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import AMOUNT_MAX

@@ -12,14 +12,14 @@ import pytest
 
 from earmark.domain.id_types import EntryId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor, Command, Decided, Row
+from earmark.engine.commands_and_results import Actor, Command, Decided, Row
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.verbs.expire import Room
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
-    from earmark.engine.commands import Outcome
+    from earmark.engine.commands_and_results import Outcome
 
 NOW = datetime(2030, 6, 1, 20, 0, tzinfo=UTC)
 

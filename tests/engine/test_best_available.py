@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from earmark.domain.bookable_event import Event
 from earmark.domain.choose_best_seats import Wish
-from earmark.domain.event import Event
 from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import Seat
-from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
+from earmark.engine.commands_and_results import Actor, CreateEvent, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.engine.hold_best_available import ROUNDS_MAX, BestSeats
 from earmark.errors import NoneAvailable, Overloaded, SeatsTaken
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from earmark.clock import MovableClock
-    from earmark.engine.commands import Result
+    from earmark.engine.commands_and_results import Result
     from earmark.engine.ports.store import SeatMap
     from earmark.uuids import Uuid7Ids
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from earmark.domain.bookable_event import Event
 from earmark.domain.choose_best_seats import Wish, allocate
-from earmark.domain.event import Event
 from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import Seat
 from earmark.engine import hold_best_available as best_module
-from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
+from earmark.engine.commands_and_results import Actor, CreateEvent, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import NoneAvailable, Overloaded
 from earmark.store.sqlite.memory import MemoryStore

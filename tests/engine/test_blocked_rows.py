@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine.estimate_queue_time import LOCK_SECONDS_MIN
 from earmark.engine.group_commit import DECIDING_SECONDS, ROW_WAITS_MAX
+from earmark.engine.measure_recent_commit_speed import LOCK_SECONDS_MIN
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.errors import OutcomeUnknown, Overloaded, RowBusy, StoreUnavailable
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.engine.conftest import Batch, QueueUnderTest
 
-    from earmark.engine.commands import Row
+    from earmark.engine.commands_and_results import Row
 
     Turn = Callable[[], Awaitable[None]]
 

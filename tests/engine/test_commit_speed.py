@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine import estimate_queue_time as module
-from earmark.engine.estimate_queue_time import LOCK_SECONDS_MIN, CommitSpeed
+from earmark.engine import measure_recent_commit_speed as module
+from earmark.engine.measure_recent_commit_speed import LOCK_SECONDS_MIN, CommitSpeed
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.errors import OutcomeUnknown, StoreUnavailable
 

@@ -9,13 +9,13 @@ import pytest
 from tests.engine.conftest import NOW
 
 from earmark.clock import MovableClock
-from earmark.domain.event import Event
+from earmark.domain.bookable_event import Event
 from earmark.domain.id_types import Buyer, EventId, PoolId, PoolRef, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine import engine as engine_module
-from earmark.engine.commands import Actor, CreateEvent, Decided, Hold
+from earmark.engine.commands_and_results import Actor, CreateEvent, Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.errors import Outage, OutcomeUnknown, Refusal, StoreUnavailable
 from earmark.store.sqlite.memory import MemoryStore

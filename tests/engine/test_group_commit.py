@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.engine.conftest import NOW, QueueUnderTest, ask_number
 
-from earmark.engine.commands import Command, Decided, TryAgain
+from earmark.engine.commands_and_results import Command, Decided, TryAgain
 from earmark.engine.group_commit import SharedTransaction
 from earmark.engine.queued_request import QueuedRequest
 from earmark.errors import (
@@ -244,7 +244,7 @@ async def test_a_slow_queue_accepts_what_it_can_carry_in_time(
     queue_of: Callable[..., QueueUnderTest], turn: Turn, monkeypatch: pytest.MonkeyPatch, jump: Callable[[float], None]
 ) -> None:
     """The pace of the batches before says how long a newcomer would wait, before any request has waited."""
-    monkeypatch.setattr("earmark.engine.estimate_queue_time.HALF_LIFE_SECONDS", 3600)
+    monkeypatch.setattr("earmark.engine.measure_recent_commit_speed.HALF_LIFE_SECONDS", 3600)
     queue = queue_of(waiting_seconds_max=1, size_max=100)
     for number in range(3):
         slow = queue.submit(number)

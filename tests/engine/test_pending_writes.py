@@ -9,14 +9,14 @@ import pytest
 from tests.engine.conftest import NOW
 
 from earmark.domain import booking as law
+from earmark.domain.bookable_event import Event
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
-from earmark.domain.event import Event
+from earmark.domain.booking_state_machine import MOVES, State, Verb
 from earmark.domain.id_types import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import PoolDelta
-from earmark.domain.state_machine import MOVES, State, Verb
-from earmark.engine.commands import Actor, Command, KeyedRequest
+from earmark.engine.commands_and_results import Actor, Command, KeyedRequest
 from earmark.engine.pending_writes import PendingWrites
 from earmark.uuids import Uuid7Ids
 

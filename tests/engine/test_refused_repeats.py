@@ -12,9 +12,9 @@ from tests.races.commands import EVENT, IDS, SHOP, a_hold, a_play
 from tests.races.optimistic_writes import idempotency
 
 from earmark.clock import MovableClock
-from earmark.domain.hold_time_and_buyer_limits import Policy
+from earmark.domain.default_limits_for_all_events import Policy
 from earmark.domain.id_types import SeatId
-from earmark.engine.commands import ChangeEvent, Decided, Hold, Replayed, SeatPatch
+from earmark.engine.commands_and_results import ChangeEvent, Decided, Hold, Replayed, SeatPatch
 from earmark.engine.engine import Engine
 from earmark.engine.ports.seat_admission import Busy
 from earmark.errors import IdempotencyMismatch, LimitExceeded, Refusal, SaleClosed, SeatsTaken, SeatUnknown

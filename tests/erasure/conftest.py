@@ -19,7 +19,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.uuids import Uuid7Ids
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.engine.ports.store import Store
+    from earmark.store.both_databases.replace_buyer_name_in_texts import Erasure
     from earmark.store.postgres import PostgresStore
-    from earmark.store.pseudonymise_buyer import Erasure
     from earmark.store.sqlite import SqliteStore
 
 ANN = "ann.lee@example.com"
@@ -50,7 +50,7 @@ class Place:
 
     async def erase(self, buyer: str = ANN, **more: Any) -> Erasure:
         """As the command does."""
-        return await databases.erase_buyer(self.url, buyer, clock=self.clock, **more)
+        return await open_and_maintain_databases.erase_buyer(self.url, buyer, clock=self.clock, **more)
 
     async def mentions(self, name: str = ANN) -> list[str]:
         """Where the name is: rows as text, or files beside each other."""

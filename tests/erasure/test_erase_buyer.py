@@ -18,10 +18,10 @@ from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import SetupError
 from earmark.library import Earmark
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 from earmark.store.sqlite import connection, erase_buyer
 from earmark.uuids import Uuid7Ids
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 from .conftest import ANN, HOURS, Place, ShopApi, event_body, fill, shop_api_over
 
@@ -254,7 +254,7 @@ async def test_an_event_without_a_start_is_over_when_its_sale_is_closed(place: P
 async def test_a_database_that_is_not_there_is_not_made(tmp_path: Any) -> None:
     """The command says what to do."""
     with pytest.raises(SetupError, match="earmark migrate"):
-        await databases.erase_buyer(f"sqlite:///{tmp_path}/none.sqlite3", ANN)
+        await open_and_maintain_databases.erase_buyer(f"sqlite:///{tmp_path}/none.sqlite3", ANN)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -442,7 +442,7 @@ def ways_to_entries(place: Place, *, without: str | None = None) -> set[str]:
         opened.execute("BEGIN")
         if without:
             opened.execute(f"DROP INDEX {without}")
-        asked = f"EXPLAIN QUERY PLAN {sql_files.sql('sqlite', 'erase_buyer.sql')['find_entries']}"
+        asked = f"EXPLAIN QUERY PLAN {load_named_sql.sql('sqlite', 'erase_buyer.sql')['find_entries']}"
         plan = [row[3] for row in opened.execute(asked, known)]
         opened.execute("ROLLBACK")
     return {step.partition(" INDEX ")[2].partition(" ")[0] or step for step in plan if " journal" in step}

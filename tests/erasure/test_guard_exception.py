@@ -11,9 +11,9 @@ import pytest
 from tests.migration.test_application_role import owner, role, url_of
 
 from earmark.errors import SetupError
-from earmark.store import sql_files
-from earmark.store.pseudonymise_buyer import KEPT_FIELDS, new_pseudonym
-from earmark.wiring import databases
+from earmark.store import load_named_sql
+from earmark.store.both_databases.replace_buyer_name_in_texts import KEPT_FIELDS, new_pseudonym
+from earmark.wiring import open_and_maintain_databases
 
 from .conftest import ANN, HOURS, Place, ShopApi, fill, shop_api_over
 from .test_erase_buyer import bookings_of
@@ -51,7 +51,7 @@ OPEN = "INSERT INTO erasures (pseudonym, transaction) VALUES ($1, pg_current_xac
 @pytest.fixture
 async def shop_role(postgres_place: Place, role: str) -> str:
     """The role that servers connect as."""
-    await databases.migrate(postgres_place.url, application_role=role)
+    await open_and_maintain_databases.migrate(postgres_place.url, application_role=role)
     return role
 
 
@@ -74,7 +74,7 @@ async def test_the_application_role_gets_the_name_of_the_role_that_may(
 ) -> None:
     """And where to name it."""
     with pytest.raises(SetupError, match=r"owns the tables.*--database postgresql://.*EARMARK_DATABASE_URL"):
-        await databases.erase_buyer(url_of(shop_role, place.url), ANN, clock=place.clock)
+        await open_and_maintain_databases.erase_buyer(url_of(shop_role, place.url), ANN, clock=place.clock)
     assert named.answers
 
 
@@ -198,8 +198,8 @@ async def test_sqlite_refuses_an_erasure_that_leaves_its_guards_in_place(
     async with shop_api_over(own) as shop_api:
         await fill(own, shop_api)
     clock.advance(2 * HOURS)
-    sql = sql_files.sql("sqlite", "erase_buyer.sql")
-    monkeypatch.setattr(sql_files, "sql", lambda *_: sql | {"read_guards": "SELECT 1 WHERE false"})
+    sql = load_named_sql.sql("sqlite", "erase_buyer.sql")
+    monkeypatch.setattr(load_named_sql, "sql", lambda *_: sql | {"read_guards": "SELECT 1 WHERE false"})
     before = await bookings_of(own)
     with pytest.raises(sqlite3.IntegrityError, match="earmark:"):
         await own.erase()

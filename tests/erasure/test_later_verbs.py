@@ -13,7 +13,7 @@ from tests.payments.gateways.balance.account_shop import CODES, PRICE, Shop
 from earmark.domain.id_types import BookingId
 from earmark.domain.payment import ALL_BY_HAND, payment_id_of
 from earmark.payments.gateways.balance.gateway import BalanceGateway
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 
 from .conftest import HOURS, Place, event_body, later, shop_api_over
 
@@ -91,12 +91,12 @@ async def test_money_is_refunded_to_the_account_of_an_erased_buyer(world: World,
 async def without_the_exception(place: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """An erasure that takes a reference for a text as any other."""
     if place.file is not None:
-        sql = sql_files.sql("sqlite", "erase_buyer.sql")
+        sql = load_named_sql.sql("sqlite", "erase_buyer.sql")
         left_alone, weakened = CONTROLS["sqlite"]
         assert left_alone in sql["erase_payments"]
         with monkeypatch.context() as weak:
             weak.setattr(
-                sql_files,
+                load_named_sql,
                 "sql",
                 lambda *_: sql | {"erase_payments": sql["erase_payments"].replace(left_alone, weakened)},
             )

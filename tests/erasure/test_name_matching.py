@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from earmark.store.pseudonymise_buyer import KEPT_FIELDS, PREFIX, Unnamer, new_pseudonym
+from earmark.store.both_databases.replace_buyer_name_in_texts import KEPT_FIELDS, PREFIX, Unnamer, new_pseudonym
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 
 from earmark.errors import StoreUnavailable
-from earmark.store import sql_files
+from earmark.store import load_named_sql
+from earmark.store.both_databases.replace_buyer_name_in_texts import KEPT_FIELDS, Unnamer, new_pseudonym
 from earmark.store.postgres import erase_buyer
-from earmark.store.pseudonymise_buyer import KEPT_FIELDS, Unnamer, new_pseudonym
 from earmark.store.sqlite.erase_buyer import _add_functions as teach
 
 from .conftest import ANN, HOURS, Place, ShopApi, event_body, shop_api_over
@@ -377,7 +377,7 @@ async def test_sqlite_searches_payment_keys_by_index(sqlite_store: SqliteStore) 
     with closing(sqlite3.connect(sqlite_store.access.file, isolation_level=None, cached_statements=0)) as connection:
         teach(connection, Unnamer(ANN, new_pseudonym()))
         asked = {"callers": "[]", "payments": "[]"}
-        search = f"EXPLAIN QUERY PLAN {sql_files.sql('sqlite', 'erase_buyer.sql')['erase_payment_keys']}"
+        search = f"EXPLAIN QUERY PLAN {load_named_sql.sql('sqlite', 'erase_buyer.sql')['erase_payment_keys']}"
         assert "SCAN payment_keys" not in {row[3] for row in connection.execute(search, asked)}
         connection.execute("DROP INDEX payment_keys_by_payment")
         assert "SCAN payment_keys" in {row[3] for row in connection.execute(search, asked)}, "the control"

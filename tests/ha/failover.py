@@ -23,7 +23,7 @@ from tests.ha.patroni_programs import find
 
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -186,7 +186,7 @@ async def missing(url: str, acknowledged_states: dict[str, str]) -> int:
 
 async def find_flaws(url: str) -> list[str]:
     """What `earmark verify` would name."""
-    store = await databases.open_store(url)
+    store = await open_and_maintain_databases.open_store(url)
     try:
         return [f"{flaw.rule}: {flaw.row}" for flaw in await store.find_flaws(limit=20)]
     finally:

@@ -15,7 +15,7 @@ from tests.locks.conformance.support import BOUND
 from tests.locks.topologies import ask
 
 from earmark.locks import LockBusy, LocksUnavailable
-from earmark.locks.redis.lua_calls import RedisKeys
+from earmark.locks.redis.encode_and_decode_script_calls import RedisKeys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -10,7 +10,7 @@ import pytest
 from earmark.locks.backend_protocol import Claim, Group
 from earmark.locks.errors import KeysApart, LockBusy, LocksUnavailable
 from earmark.locks.fallback import FallbackLeases
-from earmark.locks.fencing import DatabaseFences, FencedLeases
+from earmark.locks.fencing_tokens_from_postgres import DatabaseFences, FencedLeases
 from earmark.locks.local import LocalLeases
 from earmark.locks.postgres import PostgresLeases
 

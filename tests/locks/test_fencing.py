@@ -8,7 +8,7 @@ import pytest
 
 from earmark.locks.backend_protocol import Claim, Group
 from earmark.locks.errors import LockBusy, LockLost, LocksUnavailable
-from earmark.locks.fencing import DatabaseFences, FencedLeases
+from earmark.locks.fencing_tokens_from_postgres import DatabaseFences, FencedLeases
 from earmark.locks.local import LocalLeases, LocalTable
 from earmark.locks.postgres import PostgresLeases
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from earmark.locks.backend_protocol import Backend, Grant
-    from earmark.locks.fencing import Fences
+    from earmark.locks.fencing_tokens_from_postgres import Fences
     from earmark.testservers import Postgres
 
 SECONDS_MAX = 20.0

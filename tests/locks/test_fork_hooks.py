@@ -7,12 +7,12 @@ import subprocess
 import sys
 import weakref
 
-from earmark.locks import fork_hooks
-from earmark.locks.fork_hooks import call_in_child
+from earmark.locks import call_methods_after_fork
+from earmark.locks.call_methods_after_fork import call_in_child
 
 PROGRAM = """
 import os
-from earmark.locks.fork_hooks import call_in_child
+from earmark.locks.call_methods_after_fork import call_in_child
 
 class Owner:
     def __init__(self):
@@ -57,12 +57,12 @@ class Owner:
 
 def test_a_hook_keeps_its_object_no_longer_than_the_program_does() -> None:
     """What the program drops is freed, and its hook is removed."""
-    before = len(fork_hooks._hooks)
+    before = len(call_methods_after_fork._hooks)
     owner = Owner()
     alive = weakref.ref(owner)
     call_in_child(owner.forget)
-    assert len(fork_hooks._hooks) == before + 1
+    assert len(call_methods_after_fork._hooks) == before + 1
     del owner
     gc.collect()
     assert alive() is None
-    assert len(fork_hooks._hooks) <= before
+    assert len(call_methods_after_fork._hooks) <= before

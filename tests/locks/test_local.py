@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from earmark.locks.backend_protocol import Claim, Group
 from earmark.locks.errors import LockBusy, QueueFull
-from earmark.locks.glob_patterns import compiled, regex_of
+from earmark.locks.glob_to_regex import compiled, regex_of
 from earmark.locks.local import LocalLeases, LocalTable, SyncLocalLeases, Waiter
 
 if TYPE_CHECKING:

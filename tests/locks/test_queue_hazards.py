@@ -26,7 +26,7 @@ from tests.locks.hazard_support import KEY, RETURN_SECONDS_MAX, Inside, outcome,
 from tests.locks.topologies import ask, start_private
 
 from earmark.locks import LockBusy, LockLost, Locks, LocksUnavailable
-from earmark.locks.redis.lua_calls import RedisKeys
+from earmark.locks.redis.encode_and_decode_script_calls import RedisKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -67,7 +67,7 @@ FORKED = """
 import os, signal, sys
 import redis
 from earmark.locks import Locks
-from earmark.locks.redis.lua_calls import RedisKeys
+from earmark.locks.redis.encode_and_decode_script_calls import RedisKeys
 
 url, prefix = sys.argv[1:]
 locks = Locks.from_url(url, prefix=prefix, timeout=2)

@@ -10,7 +10,7 @@ import pytest
 
 from earmark.errors import SetupError
 from earmark.locks import Claim, LockBusy, Locks
-from earmark.locks.redis.lua_calls import RedisKeys
+from earmark.locks.redis.encode_and_decode_script_calls import RedisKeys
 from earmark.locks.redis.redlock import RETRY_SECONDS_MAX, RedlockLeases, pause_bound
 
 if TYPE_CHECKING:

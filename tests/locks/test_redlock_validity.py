@@ -10,11 +10,11 @@ from tests.mutation import mutated
 
 from earmark.locks import Claim, LockBusy
 from earmark.locks.redis import redlock as module
-from earmark.locks.redis.lua_calls import RedisKeys
+from earmark.locks.redis.encode_and_decode_script_calls import RedisKeys
 from earmark.locks.redis.redlock import DRIFT_SECONDS, RedlockLeases
 
 if TYPE_CHECKING:
-    from earmark.locks.redis.lua_calls import ScriptCall
+    from earmark.locks.redis.encode_and_decode_script_calls import ScriptCall
 
 SERVERS = 5
 TTL = 10.0

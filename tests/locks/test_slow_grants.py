@@ -10,7 +10,7 @@ from tests.mutation import mutated
 
 from earmark.locks import Locks
 from earmark.locks import acquire_checks_and_stats as noting
-from earmark.locks import locks as for_tasks
+from earmark.locks import lock_manager as for_tasks
 from earmark.locks import sync_locks as for_threads
 from earmark.locks.backend_protocol import Grant
 

@@ -15,8 +15,8 @@ from tests.locks.topologies import start_private
 
 from earmark.locks import Locks, LocksUnavailable
 from earmark.locks.redis.cluster import ClusterConnection, SlotLeaseScript
+from earmark.locks.redis.encode_and_decode_script_calls import RedisKeys, ScriptCall
 from earmark.locks.redis.handover_subscription import HandoverWaiters
-from earmark.locks.redis.lua_calls import RedisKeys, ScriptCall
 from earmark.locks.redis.script_connection import ServerConnection
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tests.acceptance.support import NO_TLS, Service, earmark, readiness, serve
 import earmark as package
 from earmark.client import AsyncClient
 from earmark.errors import EarmarkError, Unreachable
-from earmark.store.pending_migrations import migrations
+from earmark.store.both_databases.pending_migrations import migrations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable

@@ -15,9 +15,9 @@ from tests.acceptance.support import serve
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.library import Earmark
-from earmark.store import sql_files
-from earmark.store.pending_migrations import migrations
-from earmark.wiring import databases
+from earmark.store import load_named_sql
+from earmark.store.both_databases.pending_migrations import migrations
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ def url_of(role: str, url: str) -> str:
 
 async def test_the_role_does_all_that_a_shop_does(postgres_url: str, role: str) -> None:
     """Events, holds, sales, money there and back, and a check of every promise."""
-    await databases.migrate(postgres_url, application_role=role)
+    await open_and_maintain_databases.migrate(postgres_url, application_role=role)
     async with Earmark.open(url_of(role, postgres_url), migrate=False, mode=Mode.TEST) as shop:
         await shop.create("play", name="A play", currency="EUR", seats={"A1": 500, "A2": 500}, pools={"GA": (9, 300)})
         sold = await shop.hold("play", buyer="ann", seats=["A1"], pools={"GA": 2}, key="first")
@@ -82,7 +82,7 @@ async def test_the_role_does_all_that_a_shop_does(postgres_url: str, role: str) 
 
 async def test_servers_and_their_workers_run_as_that_role(postgres_url: str, role: str, tmp_path: Path) -> None:
     """Every worker has made a round, and `doctor` finds none that fails."""
-    await databases.migrate(postgres_url, application_role=role)
+    await open_and_maintain_databases.migrate(postgres_url, application_role=role)
     service = serve(database=url_of(role, postgres_url), directory=tmp_path, EARMARK_HEARTBEAT_SECONDS="1")
     try:
         for _ in range(30):
@@ -98,7 +98,7 @@ async def test_servers_and_their_workers_run_as_that_role(postgres_url: str, rol
 @pytest.mark.parametrize("attack", FORBIDDEN)
 async def test_the_role_cannot(postgres_url: str, role: str, attack: str) -> None:
     """The server refuses it, whatever the role knows of Earmark."""
-    await databases.migrate(postgres_url, application_role=role)
+    await open_and_maintain_databases.migrate(postgres_url, application_role=role)
     connection = await asyncpg.connect(url_of(role, postgres_url))
     try:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -118,18 +118,18 @@ async def test_the_owner_could(owner: Any) -> None:
 
 async def test_every_table_that_rows_are_deleted_from_is_granted(owner: Any, postgres_url: str, role: str) -> None:
     """Read from the queries themselves, so that a new one is not forgotten."""
-    await databases.migrate(postgres_url, application_role=role)
+    await open_and_maintain_databases.migrate(postgres_url, application_role=role)
     files = (
         "bookings.sql",
         "heartbeats_cleanup_recounts.sql",
         "webhooks.sql",
-        "journal_numbering.sql",
+        "number_and_read_journal.sql",
         "api_keys.sql",
         "prepaid_accounts.sql",
-        "newest_entry_and_changed_seats.sql",
-        "payments.sql",
+        "newest_entry_and_seats_by_id.sql",
+        "payments_and_refunds.sql",
     )
-    statements = [query.sql for file in files for query in sql_files.load("postgres", file).values()]
+    statements = [query.sql for file in files for query in load_named_sql.load("postgres", file).values()]
     deleted = {text.partition("DELETE FROM ")[2].split()[0] for text in statements if "DELETE FROM " in text}
     assert "buyer_totals" in deleted
     for table in deleted:
@@ -146,7 +146,7 @@ HIDES_THE_BOOKINGS = """
 
 async def test_the_guards_read_past_the_temporary_tables_of_a_session(postgres_url: str, role: str) -> None:
     """A session looks into its own temporary tables first: a guard that did so would find no booking to protect."""
-    await databases.migrate(postgres_url, application_role=role)
+    await open_and_maintain_databases.migrate(postgres_url, application_role=role)
     await _hold(postgres_url)
     connection = await asyncpg.connect(url_of(role, postgres_url))
     try:
@@ -158,7 +158,7 @@ async def test_the_guards_read_past_the_temporary_tables_of_a_session(postgres_u
 
 async def test_a_guard_without_a_path_of_its_own_is_misled(owner: Any, postgres_url: str, role: str) -> None:
     """The control: the same statements take a seat from the booking that has it."""
-    await databases.migrate(postgres_url, application_role=role)
+    await open_and_maintain_databases.migrate(postgres_url, application_role=role)
     await _hold(postgres_url)
     for guard in await owner.fetch(f"SELECT p.oid::regprocedure::text AS name {GUARDS}"):
         await owner.execute(f"ALTER FUNCTION {guard['name']} RESET search_path")
@@ -196,7 +196,7 @@ async def _hold(url: str) -> None:
 async def test_tables_of_another_program_are_not_granted(owner: Any, postgres_url: str, role: str) -> None:
     """They may stand in the same schema."""
     await owner.execute("CREATE TABLE letters (id integer GENERATED ALWAYS AS IDENTITY)")
-    await databases.migrate(postgres_url, application_role=role)
+    await open_and_maintain_databases.migrate(postgres_url, application_role=role)
     assert not await owner.fetchval("SELECT has_table_privilege($1, 'letters', 'SELECT')", role)
     assert await owner.fetchval("SELECT has_table_privilege($1, 'bookings', 'SELECT')", role)
     assert not await owner.fetchval("SELECT has_sequence_privilege($1, 'letters_id_seq', 'USAGE')", role)
@@ -205,12 +205,12 @@ async def test_tables_of_another_program_are_not_granted(owner: Any, postgres_ur
 
 async def test_a_server_does_not_start_before_a_new_table_is_granted(owner: Any, postgres_url: str, role: str) -> None:
     """Else it would hold seats that cannot be paid. It says which command grants what is missing."""
-    await databases.migrate(postgres_url, application_role=role)
+    await open_and_maintain_databases.migrate(postgres_url, application_role=role)
     await owner.execute(f'REVOKE ALL ON payers, payment_keys FROM "{role}"')
     with pytest.raises(SetupError, match=f"payers, payment_keys.*--application-role {role}"):
         async with Earmark.open(url_of(role, postgres_url), migrate=False):
             pass
-    await databases.migrate(postgres_url, application_role=role)
+    await open_and_maintain_databases.migrate(postgres_url, application_role=role)
     async with Earmark.open(url_of(role, postgres_url), migrate=False) as shop:
         await shop.engine.store.check_ready()
 
@@ -219,22 +219,24 @@ async def test_a_role_that_makes_functions_is_refused(owner: Any, postgres_url: 
     """One of the name of a built-in function, in the schema of the guards, could answer in its place."""
     await owner.execute(f'GRANT CREATE ON SCHEMA public TO "{role}"')
     with pytest.raises(SetupError, match="REVOKE CREATE ON SCHEMA public"):
-        await databases.migrate(postgres_url, application_role=role)
+        await open_and_maintain_databases.migrate(postgres_url, application_role=role)
 
 
 async def test_a_role_that_could_undo_the_guards_is_refused(owner: Any, postgres_url: str, role: str) -> None:
     """A superuser, and a member of the role that owns the tables."""
     with pytest.raises(SetupError, match="superuser"):
-        await databases.migrate(postgres_url, application_role=await owner.fetchval("SELECT current_user"))
+        await open_and_maintain_databases.migrate(
+            postgres_url, application_role=await owner.fetchval("SELECT current_user")
+        )
     await owner.execute(f'GRANT "{await owner.fetchval("SELECT current_user")}" TO "{role}"')
     with pytest.raises(SetupError, match="owns the tables"):
-        await databases.migrate(postgres_url, application_role=role)
+        await open_and_maintain_databases.migrate(postgres_url, application_role=role)
 
 
 async def test_a_role_that_is_not_there_is_named(postgres_url: str) -> None:
     """And the statement that makes it."""
     with pytest.raises(SetupError, match="CREATE ROLE shop LOGIN"):
-        await databases.migrate(postgres_url, application_role="shop")
+        await open_and_maintain_databases.migrate(postgres_url, application_role="shop")
 
 
 def test_sqlite_has_no_roles() -> None:

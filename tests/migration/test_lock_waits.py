@@ -12,10 +12,10 @@ import pytest
 
 from earmark.errors import SetupError, StoreUnavailable
 from earmark.library import Earmark
-from earmark.store import pending_migrations
-from earmark.store.pending_migrations import LockPatience, Migration
+from earmark.store.both_databases import pending_migrations
+from earmark.store.both_databases.pending_migrations import LockPatience, Migration
 from earmark.store.postgres.migrate import LOCK
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -96,7 +96,9 @@ async def test_holds_go_on_while_a_migration_waits_for_a_lock(
     step = tomorrow(ADDS_A_COLUMN)
     async with asyncio.TaskGroup() as group:
         async with long_report(unguarded_postgres_url) as pid:
-            migrating = group.create_task(databases.migrate(unguarded_postgres_url, patience=BRIEF, tell=told.append))
+            migrating = group.create_task(
+                open_and_maintain_databases.migrate(unguarded_postgres_url, patience=BRIEF, tell=told.append)
+            )
             for tries in (1, 2, 3):
                 await until(lambda tries=tries: len(told) >= tries)  # type: ignore[misc]
                 assert (await shop.hold("play", buyer=f"b{tries}", pools={"GA": 1})).state == "held"
@@ -115,7 +117,9 @@ async def test_without_a_limit_holds_queue_behind_a_migration(
     step = tomorrow(ADDS_A_COLUMN)
     async with asyncio.TaskGroup() as group, session(unguarded_postgres_url) as looking:
         async with long_report(unguarded_postgres_url) as pid:
-            migrating = group.create_task(databases.migrate(unguarded_postgres_url, patience=WITHOUT_LIMIT))
+            migrating = group.create_task(
+                open_and_maintain_databases.migrate(unguarded_postgres_url, patience=WITHOUT_LIMIT)
+            )
             [waits] = await blocked_by(looking, pid)
             holding = group.create_task(shop.hold("play", buyer="b", pools={"GA": 1}))
             assert {row["application_name"] for row in await blocked_by(looking, waits["pid"])} == {"earmark"}
@@ -131,12 +135,12 @@ async def test_a_migration_that_gets_no_lock_gives_up_and_keeps_nothing(
     step = tomorrow(f"-- expand\nCREATE TABLE notes (id integer);\n{ADDS_A_COLUMN}")
     async with long_report(unguarded_postgres_url), session(unguarded_postgres_url) as looking:
         with pytest.raises(StoreUnavailable) as gave_up:
-            await databases.migrate(unguarded_postgres_url, patience=GIVES_UP)
+            await open_and_maintain_databases.migrate(unguarded_postgres_url, patience=GIVES_UP)
         assert gave_up.value.because.startswith(f"{TOMORROW} waits for a lock")
         assert "gave up after 0 s and kept nothing of it" in gave_up.value.because
         assert await looking.fetchval("SELECT to_regclass('notes')") is None
     assert (await shop.hold("play", buyer="b", pools={"GA": 1})).state == "held"
-    assert await databases.migrate(unguarded_postgres_url) == [step]
+    assert await open_and_maintain_databases.migrate(unguarded_postgres_url) == [step]
 
 
 async def test_a_migration_does_not_wait_for_another_one_for_ever(unguarded_postgres_url: str) -> None:
@@ -144,13 +148,15 @@ async def test_a_migration_does_not_wait_for_another_one_for_ever(unguarded_post
     async with session(unguarded_postgres_url) as hanging:
         await hanging.execute("SELECT pg_advisory_lock($1)", LOCK)
         with pytest.raises(StoreUnavailable, match="the list of migrations waits for a lock"):
-            await databases.migrate(unguarded_postgres_url, patience=GIVES_UP)
+            await open_and_maintain_databases.migrate(unguarded_postgres_url, patience=GIVES_UP)
         assert await hanging.fetchval("SELECT to_regclass('earmark_migrations')") is None
 
 
 async def test_two_migrations_at_once_apply_each_step_once(unguarded_postgres_url: str) -> None:
     """They take turns, step by step."""
-    done = await asyncio.gather(*(databases.migrate(unguarded_postgres_url, patience=BRIEF) for _ in range(2)))
+    done = await asyncio.gather(
+        *(open_and_maintain_databases.migrate(unguarded_postgres_url, patience=BRIEF) for _ in range(2))
+    )
     assert sorted(step.number for steps in done for step in steps) == [step.number for step in KNOWN["postgres"]]
 
 
@@ -160,7 +166,7 @@ async def test_a_step_that_fails_leaves_those_before_it(
     """Each step is whole or not there, and the sentence says which one it was."""
     tomorrow("-- expand\nCREATE TABLE notes (id integer);\nCREATE TABLE (;\n")
     with pytest.raises(SetupError, match=f"Migration {TOMORROW} failed, and nothing of it was kept: syntax error"):
-        await databases.migrate(unguarded_postgres_url)
+        await open_and_maintain_databases.migrate(unguarded_postgres_url)
     async with session(unguarded_postgres_url) as looking:
         assert await looking.fetchval("SELECT max(number) FROM earmark_migrations") == NUMBER - 1
         assert await looking.fetchval("SELECT to_regclass('notes')") is None
@@ -174,7 +180,9 @@ async def test_servers_stay_ready_while_a_step_takes_its_time(
         async with long_report(unguarded_postgres_url) as pid:
             with pytest.MonkeyPatch.context() as only_there:
                 step = tomorrow(ADDS_A_COLUMN)
-                migrating = group.create_task(databases.migrate(unguarded_postgres_url, patience=WITHOUT_LIMIT))
+                migrating = group.create_task(
+                    open_and_maintain_databases.migrate(unguarded_postgres_url, patience=WITHOUT_LIMIT)
+                )
                 await blocked_by(looking, pid)
                 only_there.setattr(pending_migrations, "migrations", lambda dialect: KNOWN[dialect])
                 await asyncio.wait_for(shop.engine.store.check(), FACT_SECONDS_MAX)
@@ -203,8 +211,8 @@ async def test_a_file_that_another_process_writes_to_is_tried_again(tmp_path: Pa
         writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="locked"):
-            await databases.migrate(url, patience=GIVES_UP)
-        migrating = asyncio.create_task(databases.migrate(url, patience=BRIEF, tell=told.append))
+            await open_and_maintain_databases.migrate(url, patience=GIVES_UP)
+        migrating = asyncio.create_task(open_and_maintain_databases.migrate(url, patience=BRIEF, tell=told.append))
         await until(lambda: told)
         assert told[0].startswith("Another process writes to shop.db; trying again in ")
         writer.execute("COMMIT")

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from earmark.errors import SetupError
-from earmark.store.pending_migrations import ANY_CODE, Applied, migrations, newer, parse, pending
+from earmark.store.both_databases.pending_migrations import ANY_CODE, Applied, migrations, newer, parse, pending
 
 from .test_migrations import as_applied
 

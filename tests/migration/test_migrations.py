@@ -6,9 +6,9 @@ import pytest
 
 from earmark.config import Settings
 from earmark.errors import SetupError
-from earmark.store import pending_migrations
-from earmark.store.pending_migrations import Applied, Migration, check_current, pending
-from earmark.wiring import databases, runtime
+from earmark.store.both_databases import pending_migrations
+from earmark.store.both_databases.pending_migrations import Applied, Migration, check_current, pending
+from earmark.wiring import open_and_maintain_databases, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,9 +41,9 @@ def names(steps: object) -> list[str]:
 async def test_a_database_is_brought_up_to_date_once(empty_url: str) -> None:
     """All steps in order, and then none."""
     assert STEPS[:2] == ["0001_tables", "0002_guards"]
-    assert names(await databases.migrate(empty_url)) == STEPS
-    assert names(await databases.migrate(empty_url)) == []
-    store = await databases.open_store(empty_url)
+    assert names(await open_and_maintain_databases.migrate(empty_url)) == STEPS
+    assert names(await open_and_maintain_databases.migrate(empty_url)) == []
+    store = await open_and_maintain_databases.open_store(empty_url)
     await store.check()
     assert await store.find_flaws(limit=1) == []
     await store.close()
@@ -51,8 +51,8 @@ async def test_a_database_is_brought_up_to_date_once(empty_url: str) -> None:
 
 async def test_a_dry_run_only_says_what_it_would_do(empty_url: str) -> None:
     """And leaves the database as it found it."""
-    assert names(await databases.migrate(empty_url, dry_run=True)) == STEPS
-    assert names(await databases.migrate(empty_url)) == STEPS
+    assert names(await open_and_maintain_databases.migrate(empty_url, dry_run=True)) == STEPS
+    assert names(await open_and_maintain_databases.migrate(empty_url)) == STEPS
 
 
 async def test_an_empty_database_is_refused_with_the_command_to_run(unguarded_postgres_url: str) -> None:
@@ -102,4 +102,4 @@ def test_migrations_count_without_a_gap(dialect: str) -> None:
 async def test_an_unknown_database_is_named_with_what_is_known(url: str) -> None:
     """One line that says what to write instead."""
     with pytest.raises(SetupError, match="sqlite:///"):
-        await databases.open_store(url)
+        await open_and_maintain_databases.open_store(url)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 from . import catalog
 from .test_newer_schema import execute
@@ -36,7 +36,7 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     place = f"sqlite:////{str(tmp_path).lstrip('/')}/modes.sqlite3"
     if request.param == "postgres":
         place = request.getfixturevalue("unguarded_postgres_url")
-    await databases.migrate(place, without=("guards",))
+    await open_and_maintain_databases.migrate(place, without=("guards",))
     return place
 
 
@@ -52,7 +52,7 @@ async def test_another_mode_is_refused(url: str) -> None:
 async def test_every_table_with_a_mode_has_the_rule(url: str) -> None:
     """A column without it would take any word."""
     if url.startswith("sqlite"):
-        found = catalog.of_sqlite(databases.sqlite_path(url))
+        found = catalog.of_sqlite(open_and_maintain_databases.sqlite_path(url))
         ruled = {name.split()[1].rstrip(":") for name in found if name.startswith("check ") and "_mode_known" in name}
     else:
         found = await catalog.of_postgres(url)

@@ -15,8 +15,8 @@ from earmark.cli.commands import doctor
 from earmark.cli.doctor import database as checkup
 from earmark.errors import SetupError
 from earmark.library import Earmark
-from earmark.store.pending_migrations import migrations
-from earmark.wiring import databases, runtime
+from earmark.store.both_databases.pending_migrations import migrations
+from earmark.wiring import open_and_maintain_databases, runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ async def apply_tomorrow(url: str, *, oldest_code: int | None) -> None:
 
 async def test_an_older_server_stays_ready_and_restarts_over_an_expand(empty_url: str) -> None:
     """The newer Earmark migrates first; a server that still runs the older one, or goes back to it, goes on selling."""
-    await databases.migrate(empty_url)
+    await open_and_maintain_databases.migrate(empty_url)
     async with Earmark.open(empty_url, migrate=False) as running:
         await running.create("play", name="A play", currency="EUR", seats={"A1": 100, "A2": 100})
         await apply_tomorrow(empty_url, oldest_code=ANY_CODE)
@@ -79,12 +79,12 @@ async def test_an_older_server_stays_ready_and_restarts_over_an_expand(empty_url
 @pytest.mark.parametrize("oldest_code", [NEWEST, NEWEST - 1])
 async def test_a_contract_lets_the_code_run_that_it_names(empty_url: str, oldest_code: int) -> None:
     """What it took away was not used any more by the code of that number."""
-    await databases.migrate(empty_url)
+    await open_and_maintain_databases.migrate(empty_url)
     await apply_tomorrow(empty_url, oldest_code=oldest_code)
-    store = await databases.open_store(empty_url)
+    store = await open_and_maintain_databases.open_store(empty_url)
     await store.check()
     await store.close()
-    assert await databases.migrate(empty_url) == []
+    assert await open_and_maintain_databases.migrate(empty_url) == []
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,22 @@ async def test_code_that_is_not_allowed_is_refused_with_what_to_do(
     empty_url: str, oldest_code: int | None, why: str
 ) -> None:
     """By a contract that names newer code, and where nothing is said: it neither starts, nor is ready, nor migrates."""
-    await databases.migrate(empty_url)
+    await open_and_maintain_databases.migrate(empty_url)
     await apply_tomorrow(empty_url, oldest_code=oldest_code)
     refused = rf"9999_tomorrow, which is newer than this Earmark and allows {why}: upgrade Earmark on this machine"
-    store = await databases.open_store(empty_url)
+    store = await open_and_maintain_databases.open_store(empty_url)
     with pytest.raises(SetupError, match=refused):
         await store.check()
     await store.close()
     with pytest.raises(SetupError, match=refused):
         await runtime.open_engine(config.Settings(database_url=empty_url))
     with pytest.raises(SetupError, match=refused):
-        await databases.migrate(empty_url)
+        await open_and_maintain_databases.migrate(empty_url)
 
 
 async def test_what_a_file_says_is_recorded_for_code_that_has_not_got_it(empty_url: str) -> None:
     """Each row has the number that its file's first line means."""
-    await databases.migrate(empty_url)
+    await open_and_maintain_databases.migrate(empty_url)
     rows = await execute(empty_url, "SELECT number, oldest_code FROM earmark_migrations ORDER BY number")
     dialect = "sqlite" if empty_url.startswith("sqlite") else "postgres"
     assert [tuple(row) for row in rows] == [(step.number, step.oldest_code) for step in migrations(dialect)]
@@ -117,12 +117,12 @@ async def test_what_a_file_says_is_recorded_for_code_that_has_not_got_it(empty_u
 
 async def test_a_newer_schema_is_noted_by_the_doctor_and_by_migrate(empty_url: str) -> None:
     """An operator sees that the machine is behind, and that nothing is wrong."""
-    await databases.migrate(empty_url)
+    await open_and_maintain_databases.migrate(empty_url)
     await apply_tomorrow(empty_url, oldest_code=ANY_CODE)
     told: list[str] = []
-    assert await databases.migrate(empty_url, tell=told.append) == []
+    assert await open_and_maintain_databases.migrate(empty_url, tell=told.append) == []
     assert told == ["The database has migration 9999_tomorrow, which is newer than this Earmark and allows it to run."]
-    vitals = await databases.examine(empty_url)
+    vitals = await open_and_maintain_databases.examine(empty_url)
     found = checkup.schema(vitals)
     assert (found.level, "9999_tomorrow" in found.said) == ("note", True)
     settings = config.Settings(database_url=empty_url)

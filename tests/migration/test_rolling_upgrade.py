@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from tests.acceptance.support import eventually, readiness
 
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 from .rolling import NUMBER, Upgrade, newer_code, older_code
 
@@ -40,7 +40,7 @@ async def test_servers_replaced_over_an_expand_and_back_fail_only_requests_cut_b
     Then, as the control, a contract that does not allow the old code takes it out.
     """
     url, old, new = unguarded_postgres_url, older_code(), newer_code(tmp_path / "newer")
-    await databases.migrate(url)
+    await open_and_maintain_databases.migrate(url)
     upgrade = Upgrade(database=url, folder=tmp_path)
     try:
         await upgrade.start(old)
@@ -65,7 +65,7 @@ async def test_servers_replaced_over_an_expand_and_back_fail_only_requests_cut_b
 async def test_a_migration_that_lies_about_older_code_is_caught(unguarded_postgres_url: str, tmp_path: Path) -> None:
     """The control: what is called an expand and takes a column away fails requests, and they are counted."""
     lie = "-- expand\nALTER TABLE pools RENAME COLUMN held TO held_now;\n"
-    await databases.migrate(unguarded_postgres_url)
+    await open_and_maintain_databases.migrate(unguarded_postgres_url)
     upgrade = Upgrade(database=unguarded_postgres_url, folder=tmp_path)
     try:
         await upgrade.start(older_code())
@@ -81,7 +81,7 @@ async def test_a_migration_that_lies_about_older_code_is_caught(unguarded_postgr
 
 async def check_database(url: str, upgrade: Upgrade) -> None:
     """What was acknowledged is there and no promise is broken; then the contract."""
-    store = await databases.open_store(url)
+    store = await open_and_maintain_databases.open_store(url)
     assert await store.find_flaws(limit=10) == []
     await store.close()
     connection = await asyncpg.connect(url)

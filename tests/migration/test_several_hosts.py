@@ -10,9 +10,9 @@ from tests.ha.standby import address, start_standby
 from tests.races.postgres_proxy import a_frozen_host
 
 from earmark.errors import NotWritable, StoreUnavailable
-from earmark.store import pending_migrations
+from earmark.store.both_databases import pending_migrations
 from earmark.testservers import ServerUnavailable, start_postgres
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,25 +43,27 @@ def standby(primary: Postgres) -> Iterator[Postgres]:
 
 async def test_a_standby_is_passed_over(primary: Postgres, standby: Postgres) -> None:
     """After a failover the first host of the address is the standby."""
-    assert [str(step) for step in await databases.migrate(address(standby, primary, database="shop"))] == STEPS
+    assert [
+        str(step) for step in await open_and_maintain_databases.migrate(address(standby, primary, database="shop"))
+    ] == STEPS
 
 
 async def test_a_frozen_host_is_passed_over(primary: Postgres) -> None:
     """The next host is asked, and answers."""
     async with a_frozen_host() as (frozen, _):
-        await databases.migrate(address(frozen, primary, database="shop"), dry_run=True)
+        await open_and_maintain_databases.migrate(address(frozen, primary, database="shop"), dry_run=True)
 
 
 @pytest.mark.parametrize("target", ["", "&target_session_attrs=read-write"])
 async def test_where_no_host_takes_writes_that_is_said(standby: Postgres, target: str) -> None:
     """In the middle of a failover: an outage with a reason, and no traceback."""
     with pytest.raises(StoreUnavailable) as told:
-        await databases.migrate(address(standby, standby, database="shop") + target)
+        await open_and_maintain_databases.migrate(address(standby, standby, database="shop") + target)
     assert "read-write" in told.value.because
 
 
 async def test_a_standby_that_is_named_alone_is_told_as_such(standby: Postgres) -> None:
     """Nothing can be applied there, and nothing is wrong with the migration: no traceback."""
     with pytest.raises(NotWritable) as told:
-        await databases.migrate(standby.url("template1"))
+        await open_and_maintain_databases.migrate(standby.url("template1"))
     assert "read-only" in told.value.because

@@ -13,9 +13,9 @@ from earmark import config
 from earmark.cli.commands import doctor
 from earmark.config import Settings
 from earmark.errors import SetupError
-from earmark.store import pending_migrations
-from earmark.store.pending_migrations import UNRELEASED, WAY_OUT
-from earmark.wiring import databases, runtime
+from earmark.store.both_databases import pending_migrations
+from earmark.store.both_databases.pending_migrations import UNRELEASED, WAY_OUT
+from earmark.wiring import open_and_maintain_databases, runtime
 
 from .test_newer_schema import execute
 
@@ -63,9 +63,9 @@ async def test_servers_workers_and_migrate_refuse_it_and_change_nothing(empty_ur
     """Nothing could use its tables, and no step of today's migrations fits them."""
     await make_unreleased(empty_url, oldest_code=oldest_code)
     with pytest.raises(SetupError) as dry:
-        await databases.migrate(empty_url, dry_run=True)
+        await open_and_maintain_databases.migrate(empty_url, dry_run=True)
     with pytest.raises(SetupError) as migrating:
-        await databases.migrate(empty_url)
+        await open_and_maintain_databases.migrate(empty_url)
     with pytest.raises(SetupError) as serving:
         await runtime.open_engine(Settings(database_url=empty_url))
     assert {refused.value.problem for refused in (dry, migrating, serving)} == {WAY_OUT}
@@ -86,7 +86,7 @@ async def test_without_the_rule_the_advice_would_be_wrong(empty_url: str, monkey
     await make_unreleased(empty_url, oldest_code=True)
     monkeypatch.setattr(pending_migrations, "UNRELEASED", dict.fromkeys(UNRELEASED, ""))
     with pytest.raises(SetupError, match="0001_tables differs from the one that was applied: restore the file"):
-        await databases.migrate(empty_url)
+        await open_and_maintain_databases.migrate(empty_url)
 
 
 @pytest.mark.parametrize("arguments", [["migrate"], ["serve"], ["worker"], ["doctor"]], ids=" ".join)
@@ -104,6 +104,6 @@ async def test_each_command_exits_with_the_sentence(tmp_path: Path, arguments: l
 async def test_a_new_database_beside_it_is_the_way_out(tmp_path: Path) -> None:
     """The control of the refusal: what it advises works."""
     url = f"sqlite:///{tmp_path}/new.sqlite3"
-    assert next(str(step) for step in await databases.migrate(url)) == "0001_tables"
+    assert next(str(step) for step in await open_and_maintain_databases.migrate(url)) == "0001_tables"
     with closing(sqlite3.connect(tmp_path / "new.sqlite3")) as file:
         assert file.execute("SELECT count(*) FROM bookings").fetchone() == (0,)

@@ -17,8 +17,8 @@ import pytest
 
 from earmark.domain.live_or_test_mode import Mode
 from earmark.library import Earmark
-from earmark.store import pending_migrations
-from earmark.wiring import databases
+from earmark.store.both_databases import pending_migrations
+from earmark.wiring import open_and_maintain_databases
 
 from . import catalog
 from .test_newer_schema import execute
@@ -26,7 +26,7 @@ from .test_newer_schema import execute
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.store.pending_migrations import Migration
+    from earmark.store.both_databases.pending_migrations import Migration
     from earmark.testservers import Postgres
 
 HERE = Path(__file__).parent
@@ -56,13 +56,13 @@ def empty_url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> s
 def fresh_url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A database that today's migrations made, and that no other test has changed."""
     if dialect == "sqlite":
-        asyncio.run(databases.migrate(f"sqlite:///{tmp_path}/fresh.sqlite3"))
+        asyncio.run(open_and_maintain_databases.migrate(f"sqlite:///{tmp_path}/fresh.sqlite3"))
         yield f"sqlite:///{tmp_path}/fresh.sqlite3"
         return
     server: Postgres = request.getfixturevalue("postgres_server")
     name = f"earmark_fresh_{os.getpid()}"
     server.create_database(name)
-    asyncio.run(databases.migrate(server.url(name)))
+    asyncio.run(open_and_maintain_databases.migrate(server.url(name)))
     yield server.url(name)
     server.drop_database(name)
 
@@ -108,13 +108,13 @@ def sell(url: str, *, code: Path) -> dict[str, str]:
 async def read_catalog(url: str) -> dict[str, str]:
     """Every object of the database."""
     if url.startswith("sqlite"):
-        return catalog.of_sqlite(databases.sqlite_path(url))
+        return catalog.of_sqlite(open_and_maintain_databases.sqlite_path(url))
     return await catalog.of_postgres(url)
 
 
 async def find_flaws(url: str) -> list[Any]:
     """What `earmark verify` finds."""
-    store = await databases.open_store(url)
+    store = await open_and_maintain_databases.open_store(url)
     try:
         await store.check()
         return list(await store.find_flaws(limit=10))
@@ -137,15 +137,15 @@ async def test_a_database_of_the_release_becomes_the_current_one(
     """Every later migration is applied, and then no object differs from those of a new database."""
     with monkeypatch.context() as release:
         release.setattr(pending_migrations, "migrations", released)
-        await databases.migrate(empty_url)
-    assert list(await databases.migrate(empty_url)) == list(TODAY[dialect][len(released(dialect)) :])
+        await open_and_maintain_databases.migrate(empty_url)
+    assert list(await open_and_maintain_databases.migrate(empty_url)) == list(TODAY[dialect][len(released(dialect)) :])
     assert catalog.differences(await read_catalog(empty_url), await read_catalog(fresh_url)) == []
     assert await find_flaws(empty_url) == []
 
 
 async def test_a_difference_of_the_catalogs_is_named(empty_url: str, fresh_url: str) -> None:
     """The control: one index and one guard that are missing are found."""
-    await databases.migrate(empty_url)
+    await open_and_maintain_databases.migrate(empty_url)
     guard = "DROP TRIGGER outside_payment_stays" + ("" if empty_url.startswith("sqlite") else " ON outside_payments")
     await execute(empty_url.replace("sqlite:///", "sqlite:////"), "DROP INDEX bookings_due", guard)
     found = catalog.differences(await read_catalog(empty_url), await read_catalog(fresh_url))
@@ -155,7 +155,7 @@ async def test_a_difference_of_the_catalogs_is_named(empty_url: str, fresh_url: 
 async def test_what_the_release_sold_is_kept_and_goes_on(empty_url: str, fresh_url: str, old_code: Path) -> None:
     """Each booking is read as it was, no promise is broken, and the hold that the release made is confirmed."""
     sold = sell(empty_url, code=old_code)
-    await databases.migrate(empty_url)
+    await open_and_maintain_databases.migrate(empty_url)
     assert catalog.differences(await read_catalog(empty_url), await read_catalog(fresh_url)) == []
     async with Earmark.open(empty_url, migrate=False, mode=Mode.TEST) as shop:
         assert {booking: (await shop.booking(booking)).state.value for booking in sold} == sold

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain.booking import Booking
+from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState
-from earmark.domain.state_machine import State, Verb
 from earmark.engine.ports.store import BookingFilter
 from earmark.sandbox.model import IntentStatus, LedgerMove
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tests.money.balance_check import account_of
 from tests.money.shop_and_bank import PRICES, SEATS, World
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.state_machine import State
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
 from earmark.payments.apply_payment_report import LATE

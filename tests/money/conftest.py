@@ -11,7 +11,7 @@ from tests.money.scripted_gateway import ScriptedGateway
 
 from earmark.domain.id_types import BookingId, EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor, Cancel, ChangeEvent, Decided, Pay, RefundPayment, SeatPatch
+from earmark.engine.commands_and_results import Actor, Cancel, ChangeEvent, Decided, Pay, RefundPayment, SeatPatch
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
-    from earmark.engine.commands import CancelResult, PayResult
+    from earmark.engine.commands_and_results import CancelResult, PayResult
     from earmark.engine.ports.store import SeatMap, Store
     from earmark.uuids import Uuid7Ids
 

@@ -10,9 +10,9 @@ from tests.money.crash_points import Crashing, CrashPoints, Killed
 from tests.money.shop_and_bank import CARD, PRICE, World
 
 from earmark.domain.booking import Booking
+from earmark.domain.booking_state_machine import State
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
-from earmark.domain.state_machine import State
 from earmark.engine.engine import Engine
 from earmark.errors import Refusal
 from earmark.library import Earmark

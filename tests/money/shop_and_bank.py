@@ -10,14 +10,14 @@ from tests.money import balance_check
 
 from earmark.domain.id_types import BookingId, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor, Cancel, Decided, Pay, RefundPayment
+from earmark.engine.commands_and_results import Actor, Cancel, Decided, Pay, RefundPayment
 from earmark.engine.engine import Engine
 from earmark.engine.verbs.cancel import cancel
 from earmark.errors import EarmarkError
 from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
+from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.gateway import SandboxGateway
-from earmark.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock

@@ -9,10 +9,10 @@ import pytest
 from tests.money.shop_and_bank import CARD, PRICE, World
 from tests.sandbox.payment_methods import Method
 
-from earmark.domain.event import OnDecline
-from earmark.domain.hold_time_and_buyer_limits import Policy
+from earmark.domain.bookable_event import OnDecline
+from earmark.domain.booking_state_machine import State
+from earmark.domain.default_limits_for_all_events import Policy
 from earmark.domain.payment import PaymentState
-from earmark.domain.state_machine import State
 from earmark.engine.engine import Engine
 from earmark.errors import TooManyDeclines
 from earmark.payments import open_and_conclude_payment as pay_verb

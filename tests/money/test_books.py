@@ -9,16 +9,16 @@ from uuid import uuid4
 import pytest
 from tests.money.shop_and_bank import CARD, PRICE, World
 
-from earmark.cli.commands import compare_payments as walk
-from earmark.cli.commands.compare_payments import compare
+from earmark.cli import compare_payments_with_gateway as walk
+from earmark.cli.compare_payments_with_gateway import compare
 from earmark.domain.id_types import BookingId, EventId, PaymentId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, PaymentState, Standing
 from earmark.engine.ports.gateway import GatewaySilent, Record, Report
-from earmark.payments import compare_with_gateway_records
+from earmark.payments import gateway_comparison_rules
+from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.model import PAYMENT_ID
-from earmark.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.engine.ports.gateway import Gateway, Order
     from earmark.engine.ports.store import Store
-    from earmark.payments.compare_with_gateway_records import Comparison
+    from earmark.payments.gateway_comparison_rules import Comparison
     from earmark.uuids import Uuid7Ids
 
 
@@ -84,15 +84,15 @@ async def test_a_capture_that_we_did_not_request_is_found(world: World) -> None:
     booking, payment = await sold(world, "A1")
     await world.cancel(booking)
     young = await compared(world, forgetful)
-    assert (young.flaws, [flaw.rule for flaw in young.still_open]) == ([], [compare_with_gateway_records.SET_ASIDE])
+    assert (young.flaws, [flaw.rule for flaw in young.still_open]) == ([], [gateway_comparison_rules.SET_ASIDE])
     for _ in range(4):
         world.clock.advance(20 * 3600)
         await world.driver.reconcile(limit=10)
-    assert rules(await compared(world, forgetful)) == [compare_with_gateway_records.SET_ASIDE]
+    assert rules(await compared(world, forgetful)) == [gateway_comparison_rules.SET_ASIDE]
     [intent] = world.bank.find(str(payment.id))
     world.bank.capture(intent.id)
     found = await compared(world, forgetful)
-    assert rules(found) == [compare_with_gateway_records.TOOK]
+    assert rules(found) == [gateway_comparison_rules.TOOK]
     assert found.flaws[0].row.endswith(f"captured 0 here and {PRICE} there")
     assert str(payment.id) in found.flaws[0].row
     assert str(booking.id) in found.flaws[0].row
@@ -105,7 +105,7 @@ async def test_a_refund_that_we_do_not_know_is_found(world: World) -> None:
     assert payment.gateway_id is not None
     world.bank.refund(payment.gateway_id, amount=1000)
     found = await compared(world)
-    assert (found.agree, rules(found)) == (1, [compare_with_gateway_records.GAVE_BACK])
+    assert (found.agree, rules(found)) == (1, [gateway_comparison_rules.GAVE_BACK])
     assert found.flaws[0].row.endswith("refunded 0 here and 1000 there")
 
 
@@ -114,7 +114,7 @@ async def test_a_charge_for_a_payment_that_is_not_here_is_found(world: World) ->
     lost = str(uuid4())
     _charge(world, lost)
     found = await compared(world)
-    assert rules(found) == [compare_with_gateway_records.ORPHAN]
+    assert rules(found) == [gateway_comparison_rules.ORPHAN]
     assert f"took {PRICE} EUR for payment {lost}" in found.flaws[0].row
 
 
@@ -132,7 +132,7 @@ async def test_a_second_charge_for_one_payment_is_found(world: World) -> None:
     _, payment = await sold(world, "A1")
     again = _charge(world, str(payment.id))
     found = await compared(world)
-    assert rules(found) == [compare_with_gateway_records.TWICE]
+    assert rules(found) == [gateway_comparison_rules.TWICE]
     assert f"{PRICE} EUR more was taken as {again}" in found.flaws[0].row
 
 
@@ -140,7 +140,7 @@ async def test_a_payment_that_the_gateway_does_not_know_is_found(world: World) -
     """It took money by our books, and not by the gateway's."""
     await sold(world, "A1")
     found = await compared(world, SandboxGateway(Sandbox(world.clock, seed=world.seed)))
-    assert rules(found) == [compare_with_gateway_records.UNKNOWN_THERE]
+    assert rules(found) == [gateway_comparison_rules.UNKNOWN_THERE]
     assert f"captured {PRICE} here" in found.flaws[0].row
 
 
@@ -163,7 +163,7 @@ async def test_every_page_of_our_books_is_turned(world: World, monkeypatch: pyte
     monkeypatch.setattr(walk, "PAGE_SIZE", 2)
     payments = [(await sold(world, seat))[1] for seat in ("A1", "A2", "A3", "A4", "B1")]
     found = await compared(world, SandboxGateway(Sandbox(world.clock, seed=world.seed)))
-    assert rules(found) == [compare_with_gateway_records.UNKNOWN_THERE] * len(payments)
+    assert rules(found) == [gateway_comparison_rules.UNKNOWN_THERE] * len(payments)
     later = payments[0].created_at + timedelta(days=1)
     assert await world.store.page_payments("sandbox", since=later, after=None, limit=9) == []
     assert await world.store.page_payments("bank", since=payments[0].created_at, after=None, limit=9) == []
@@ -232,47 +232,47 @@ def theirs(**known: Any) -> Record:
     "here, there, expected",
     [
         ({}, {}, []),
-        ({}, {"captured": PRICE - 1}, [compare_with_gateway_records.TOOK]),
-        ({}, {"captured": PRICE + 1}, [compare_with_gateway_records.TOOK]),
-        ({"captured": 0, "state": PaymentState.FAILED}, {}, [compare_with_gateway_records.TOOK]),
-        ({}, {"refunded": 1}, [compare_with_gateway_records.GAVE_BACK]),
-        ({"refunding": 5, "refunded": 5}, {"refunded": 4}, [compare_with_gateway_records.GAVE_BACK]),
-        ({}, {"currency": "USD"}, [compare_with_gateway_records.CURRENCY]),
+        ({}, {"captured": PRICE - 1}, [gateway_comparison_rules.TOOK]),
+        ({}, {"captured": PRICE + 1}, [gateway_comparison_rules.TOOK]),
+        ({"captured": 0, "state": PaymentState.FAILED}, {}, [gateway_comparison_rules.TOOK]),
+        ({}, {"refunded": 1}, [gateway_comparison_rules.GAVE_BACK]),
+        ({"refunding": 5, "refunded": 5}, {"refunded": 4}, [gateway_comparison_rules.GAVE_BACK]),
+        ({}, {"currency": "USD"}, [gateway_comparison_rules.CURRENCY]),
         (
             {"captured": 0, "state": PaymentState.VOIDED},
             {"captured": 0, "standing": Standing.AUTHORISED},
-            [compare_with_gateway_records.SET_ASIDE],
+            [gateway_comparison_rules.SET_ASIDE],
         ),
         ({"captured": 0, "state": PaymentState.FAILED}, {"captured": 0, "standing": Standing.DECLINED}, []),
         (
             {},
             {"captured": 1, "refunded": 1},
-            [compare_with_gateway_records.TOOK, compare_with_gateway_records.GAVE_BACK],
+            [gateway_comparison_rules.TOOK, gateway_comparison_rules.GAVE_BACK],
         ),
     ],
 )
 def test_every_way_to_differ_has_its_rule(here: dict[str, Any], there: dict[str, Any], expected: list[str]) -> None:
     """And what is the same has none."""
-    assert [flaw.rule for flaw in compare_with_gateway_records.differences(ours(**here), theirs(**there))] == expected
+    assert [flaw.rule for flaw in gateway_comparison_rules.differences(ours(**here), theirs(**there))] == expected
 
 
 @pytest.mark.parametrize("refunded, wrong", [(0, False), (PRICE, False), (PRICE + 1, True)])
 def test_what_an_operator_settled_may_have_been_refunded_there_or_elsewhere(refunded: int, *, wrong: bool) -> None:
     """Never more than was taken, though."""
     settled = ours(state=PaymentState.SETTLED, refunding=PRICE, code="refunded_by_hand")
-    assert bool(compare_with_gateway_records.differences(settled, theirs(refunded=refunded))) is wrong
+    assert bool(gateway_comparison_rules.differences(settled, theirs(refunded=refunded))) is wrong
 
 
 def test_control_the_same_of_a_payment_that_was_not_settled_is_wrong() -> None:
     """So it is the operator's decision that makes it right."""
-    assert compare_with_gateway_records.differences(ours(), theirs(refunded=PRICE))
+    assert gateway_comparison_rules.differences(ours(), theirs(refunded=PRICE))
 
 
 def test_more_than_was_requested_is_right_once_an_operator_has_settled_it() -> None:
     """Our books count at most what was requested."""
     more = theirs(captured=PRICE + 100)
-    assert compare_with_gateway_records.differences(ours(state=PaymentState.SETTLED), more) == []
-    assert compare_with_gateway_records.differences(ours(), more)
+    assert gateway_comparison_rules.differences(ours(state=PaymentState.SETTLED), more) == []
+    assert gateway_comparison_rules.differences(ours(), more)
 
 
 def _charge(world: World, payment_id: str | None) -> str:

@@ -12,8 +12,8 @@ import pytest
 from tests.money.shop_and_bank import World
 
 from earmark.clock import MovableClock
+from earmark.domain.booking_state_machine import State
 from earmark.domain.payment import PaymentState
-from earmark.domain.state_machine import State
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids

@@ -14,7 +14,7 @@ from tests.money.crash_points import CrashPoints
 from tests.money.crash_scenarios import SCENARIOS, TOTAL, Scenario, ScenarioRunner, end_of, pays
 from tests.money.virtual_time_loop import ManualClock, run
 
-from earmark.domain.state_machine import State
+from earmark.domain.booking_state_machine import State
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 

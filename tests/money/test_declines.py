@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 
-from earmark.domain.hold_time_and_buyer_limits import Policy
+from earmark.domain.booking_state_machine import State
+from earmark.domain.default_limits_for_all_events import Policy
 from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Actor, Release
+from earmark.engine.commands_and_results import Actor, Release
 from earmark.engine.ports.gateway import GatewayDenied, GatewayInvalid, Report
 from earmark.errors import GatewayUnavailable, InvalidRequest, TooManyDeclines
 from earmark.library import Earmark

@@ -14,9 +14,9 @@ from tests.payments.gateways.conformance.gateways_under_test import served_sandb
 from tests.sandbox.payment_methods import Method
 
 from earmark.clock import MovableClock
+from earmark.domain.booking_state_machine import State
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState, SettledAs
-from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import Callback, GatewaySilent
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.gateways.stripe.gateway import StripeGateway

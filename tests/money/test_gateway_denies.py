@@ -9,10 +9,10 @@ import pytest
 from tests.money.scripted_gateway import AUTHORISED, CAPTURED, DECLINED
 from tests.money.test_pay_keys import command_of, pay
 
-from earmark.domain.event import OnDecline
+from earmark.domain.bookable_event import OnDecline
+from earmark.domain.booking_state_machine import State
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import GATEWAY_UNAVAILABLE, PaymentState
-from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import GatewayDenied, GatewayInvalid, GatewayRefused, GatewaySilent
 from earmark.errors import GatewayUnavailable, InvalidRequest
 

@@ -17,14 +17,14 @@ from tests.money.scripted_gateway import AUTHORISED, CAPTURED, DECLINED, PROCESS
 from tests.money.test_disputes import about
 from tests.money.test_needs_attention import settle
 
-from earmark.domain import journal_field_changes
+from earmark.domain import journal_before_and_after_values
+from earmark.domain.bookable_event import Event, OnDecline
 from earmark.domain.booking import Booking
-from earmark.domain.event import Event, OnDecline
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId, PoolId, SeatId
 from earmark.domain.payment import Payment, Refund, SettledAs, Standing
-from earmark.domain.state_machine import State
 from earmark.domain.webhook_messages import BY_MOVE, NOTE, type_of
-from earmark.engine.commands import ChangeEvent, Confirm, Extend, PoolPatch, Release, SeatPatch
+from earmark.engine.commands_and_results import ChangeEvent, Confirm, Extend, PoolPatch, Release, SeatPatch
 from earmark.engine.ports.gateway import GatewaySilent, RefundRecord, RefundReport, RefundStanding, Report
 from earmark.payments import apply_refund_report
 from earmark.store.sqlite.memory import MemoryStore
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.journal_completeness import JournalComparison
 
     from earmark.clock import MovableClock
-    from earmark.domain.journal_field_changes import Change as Changed
+    from earmark.domain.journal_before_and_after_values import Change as Changed
     from earmark.uuids import Uuid7Ids
 
 CLOSES = datetime(2040, 1, 1, tzinfo=UTC)
@@ -46,13 +46,13 @@ REFUND_REFUSED = RefundReport(standing=RefundStanding.REFUSED, gateway_id="re_1"
 
 async def history(shop: Shop, booking: Booking) -> list[dict[str, Changed]]:
     """The changes of each entry, in order."""
-    told = [journal_field_changes.changes_of(entry) for entry in await shop.store.read_history(booking.id)]
+    told = [journal_before_and_after_values.changes_of(entry) for entry in await shop.store.read_history(booking.id)]
     assert all(one is not None for one in told)
     return [one for one in told if one is not None]
 
 
 def pair(before: object, after: object) -> Changed:
-    return journal_field_changes.Change(before=before, after=after)
+    return journal_before_and_after_values.Change(before=before, after=after)
 
 
 async def operate(shop: Shop) -> None:
@@ -181,13 +181,13 @@ async def test_every_verb_records_every_field_before_and_after(
         "a verb was left out"
     )
     assert {verb for verb, _ in watch.moves} >= {"change", NOTE}
-    told = {f"payment.{name}" for name in journal_field_changes.PAYMENT_FIELDS} | {
-        f"refund.{name}" for name in journal_field_changes.REFUND_FIELDS
+    told = {f"payment.{name}" for name in journal_before_and_after_values.PAYMENT_FIELDS} | {
+        f"refund.{name}" for name in journal_before_and_after_values.REFUND_FIELDS
     }
     told |= {
         f"booking.{name}"
-        for name in journal_field_changes.BOOKING_FIELDS
-        if name not in journal_field_changes.UNTOLD["booking"]
+        for name in journal_before_and_after_values.BOOKING_FIELDS
+        if name not in journal_before_and_after_values.UNTOLD["booking"]
     }
     told |= {"event.name", "event.sale_closes_at", "seats.blocked", "seats.price", "pools.capacity", "pools.price"}
     # A gateway's message comes with gateways that have one; refunds at its own page are made in a file of their own,
@@ -210,7 +210,9 @@ async def test_control_a_field_that_is_left_out_is_noticed(
 ) -> None:
     """The comparison sees one missing field among all."""
     monkeypatch.setattr(
-        journal_field_changes, where, tuple(one for one in getattr(journal_field_changes, where) if one != name)
+        journal_before_and_after_values,
+        where,
+        tuple(one for one in getattr(journal_before_and_after_values, where) if one != name),
     )
     watch = the_journal_is_whole
     await pay_elsewhere(memory_shop)
@@ -224,8 +226,8 @@ async def test_control_an_old_value_that_is_left_out_is_noticed(
     memory_shop: Shop, monkeypatch: pytest.MonkeyPatch, the_journal_is_whole: JournalComparison
 ) -> None:
     """With the new values alone, as entries had them once, the comparison fails."""
-    monkeypatch.setattr(journal_field_changes, "was", lambda *_: {})
-    monkeypatch.setattr(journal_field_changes, "event_was", lambda _, names: dict.fromkeys(names))
+    monkeypatch.setattr(journal_before_and_after_values, "was", lambda *_: {})
+    monkeypatch.setattr(journal_before_and_after_values, "event_was", lambda _, names: dict.fromkeys(names))
     watch = the_journal_is_whole
     await operate(memory_shop)
     await pay_elsewhere(memory_shop)
@@ -239,14 +241,17 @@ async def test_control_an_old_value_that_is_left_out_is_noticed(
 def test_every_field_is_recorded_or_says_why_not(kind: str, value: Any) -> None:
     """A new column of a row is one or the other, with a reason."""
     told = {
-        "booking": set(journal_field_changes.BOOKING_FIELDS),
-        "payment": {*journal_field_changes.PAYMENT_FIELDS, *journal_field_changes.NEW_PAYMENT_FIELDS},
-        "refund": set(journal_field_changes.REFUND_FIELDS),
-        "event": set(Event.__struct_fields__) - set(journal_field_changes.UNTOLD["event"]),
+        "booking": set(journal_before_and_after_values.BOOKING_FIELDS),
+        "payment": {
+            *journal_before_and_after_values.PAYMENT_FIELDS,
+            *journal_before_and_after_values.NEW_PAYMENT_FIELDS,
+        },
+        "refund": set(journal_before_and_after_values.REFUND_FIELDS),
+        "event": set(Event.__struct_fields__) - set(journal_before_and_after_values.UNTOLD["event"]),
     }[kind]
     fields = set(value.__struct_fields__)
-    assert fields - told == set(journal_field_changes.UNTOLD[kind]) - told
-    assert all(journal_field_changes.UNTOLD[kind].values())
+    assert fields - told == set(journal_before_and_after_values.UNTOLD[kind]) - told
+    assert all(journal_before_and_after_values.UNTOLD[kind].values())
 
 
 async def test_a_history_reads_the_same_from_every_store(shop: Shop) -> None:
@@ -281,7 +286,7 @@ async def test_an_operators_change_reads_the_same_from_every_store(shop: Shop) -
     numbered = await shop.store.outbox.read_numbered(EventId("concert"), after=0, limit=100)
     entries = [told.entry for told in numbered]
     [entry] = [entry for entry in entries if entry.verb == "change"]
-    told = journal_field_changes.changes_of(entry)
+    told = journal_before_and_after_values.changes_of(entry)
     assert told == {
         "name": pair("A show", "Another show"),
         "sale_closes_at": pair(None, "2040-01-01T00:00:00Z"),
@@ -298,9 +303,9 @@ async def test_an_old_entry_does_not_claim_that_there_was_no_value_before(shop: 
     held = await shop.hold("A1")
     await shop.engine.extend(Extend(**shop.about(held), seconds=60))
     first, last = await shop.store.read_history(held.id)
-    old = {name: value for name, value in last.facts.items() if name != journal_field_changes.WAS}
-    assert journal_field_changes.changes_of(msgspec.structs.replace(last, facts=old)) is None
-    assert journal_field_changes.changes_of(first) is not None
+    old = {name: value for name, value in last.facts.items() if name != journal_before_and_after_values.WAS}
+    assert journal_before_and_after_values.changes_of(msgspec.structs.replace(last, facts=old)) is None
+    assert journal_before_and_after_values.changes_of(first) is not None
 
 
 async def test_silence_is_recorded_and_details_send_no_webhook(shop: Shop) -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.money.conftest import PRICE, Shop
 from tests.money.scripted_gateway import AUTHORISED, PROCESSING
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
-from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.engine.ports.store import Changes
 from earmark.errors import InvalidRequest

@@ -9,7 +9,7 @@ from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import payment_id_for
-from earmark.engine.commands import KeyedRequest, Pay
+from earmark.engine.commands_and_results import KeyedRequest, Pay
 from earmark.engine.engine import Engine
 from earmark.errors import IdempotencyMismatch
 from earmark.payments.drive_payment_to_its_end import PaymentDriver

@@ -14,19 +14,19 @@ from tests.payments.gateways.conformance.gateways_under_test import served_sandb
 from tests.sandbox.payment_methods import Method
 
 from earmark.clock import MovableClock
+from earmark.domain.booking_state_machine import State
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
-from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import Callback, GatewaySilent, RefundRecord, Report
 from earmark.errors import RefundRefused
 from earmark.payments import apply_payment_report, apply_refund_report
-from earmark.payments.compare_with_gateway_records import differences
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
+from earmark.payments.find_payments_needing_review import cases
+from earmark.payments.gateway_comparison_rules import differences
 from earmark.payments.gateways.stripe.gateway import StripeGateway
 from earmark.sandbox.faults import Fault, FaultRule
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.model import LedgerMove
-from earmark.schemas.find_payments_needing_review import cases
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.uuids import Uuid7Ids
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from earmark.domain.payment import Payment
     from earmark.engine.ports.gateway import Gateway
     from earmark.engine.ports.store import Store
-    from earmark.sandbox.sandbox import Sandbox
+    from earmark.sandbox.assemble_sandbox import Sandbox
 
 REASON = "a refund was made at the gateway, and not by Earmark"
 FAILED = "a refund that was made at the gateway, and not by Earmark, has failed since"

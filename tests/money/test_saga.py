@@ -8,11 +8,11 @@ import pytest
 from tests.money.conftest import PRICE
 from tests.money.scripted_gateway import AUTHORISED, CAPTURED, DECLINED, PROCESSING
 
-from earmark.domain.event import OnDecline
-from earmark.domain.hold_time_and_buyer_limits import Policy
+from earmark.domain.bookable_event import OnDecline
+from earmark.domain.booking_state_machine import State
+from earmark.domain.default_limits_for_all_events import Policy
 from earmark.domain.payment import PaymentState, Standing
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Confirm
+from earmark.engine.commands_and_results import Confirm
 from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.errors import PaymentInProgress, RefundRefused
 

@@ -16,8 +16,8 @@ from tests.payments.gateways.conformance.gateways_under_test import served_sandb
 
 from earmark.clock import MovableClock
 from earmark.domain import payment as law
+from earmark.domain.booking_state_machine import State
 from earmark.domain.payment import PaymentState, SettledAs, Standing
-from earmark.domain.state_machine import State
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.errors import InvalidRequest
 from earmark.payments import apply_payment_report

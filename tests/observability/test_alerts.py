@@ -24,16 +24,16 @@ from tests.observability.promql import Page, Query, read
 
 from earmark.admission import open_admission
 from earmark.api.app import create_app
-from earmark.api.handler_dependencies import Services
+from earmark.api.open_services_for_handlers import Services
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewayDenied
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
 from earmark.locks import LockBusy, Locks
 from earmark.locks.prometheus import register
 from earmark.observability.metrics.metrics_page import Metrics
-from earmark.payments.service import PaymentService
+from earmark.payments.choose_gateway_and_pay import PaymentService
 from earmark.schemas.render_seat_map import render_map
-from earmark.seatmap.cache import SeatMapCache
+from earmark.seatmap.rendered_seat_map_cache import SeatMapCache
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.uuids import Uuid7Ids

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import httpx2
     import pytest
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
 
 ATTENTION = "earmark_payments_needing_attention"

@@ -18,7 +18,7 @@ from earmark.observability.metrics.metrics_page import WATCH_SECONDS
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
 
 REFERENCE = "docs/reference/metrics.md"

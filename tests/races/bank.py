@@ -14,11 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import PaymentId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, PaymentState, Refund, Standing
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Decided, Pay, RefundPayment
+from earmark.engine.commands_and_results import Decided, Pay, RefundPayment
 from earmark.engine.ports.gateway import (
     Callback,
     CallbackRefused,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import KeyedRequest
+    from earmark.engine.commands_and_results import KeyedRequest
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Order, RefundOrder
     from earmark.engine.ports.store import Store

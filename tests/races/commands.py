@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from earmark.domain.event import Event
+from earmark.domain.bookable_event import Event
 from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
-from earmark.engine.commands import (
+from earmark.engine.commands_and_results import (
     Actor,
     Cancel,
     ChangeEvent,

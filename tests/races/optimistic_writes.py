@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.journal import IdempotencyKey
-from earmark.engine.commands import KeyedRequest
+from earmark.engine.commands_and_results import KeyedRequest
 
 from .support import AS_BUILT, Shortcut
 
 if TYPE_CHECKING:
-    from earmark.engine.commands import Command
+    from earmark.engine.commands_and_results import Command
 
     from .support import RaceDatabase, Server
 

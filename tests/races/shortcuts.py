@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.domain.journal import Entry, IdempotencyKey
 from earmark.domain.payment import PaymentState
 from earmark.domain.pool import PoolDelta
-from earmark.domain.state_machine import State
 from earmark.engine.ports.store import Changes, RowsNeeded, TransactionStart
-from earmark.store import sql_files
-from earmark.store.postgres import rows
+from earmark.store import load_named_sql
+from earmark.store.postgres import convert_rows_and_values
 
 from .commands import IDS
 from .support import SQL, Breakpoints, ForwardingTransaction, Shortcut, edited
@@ -128,8 +128,12 @@ class _ClaimsAndReadsKeysAtOnce(ForwardingTransaction):
             SELECT statement_timestamp() + $1::interval AS now, c.caller, c.key,
                    j.request_hash, j.answer_status, j.answer_body
               FROM claimed c LEFT JOIN journal j ON j.caller = c.caller AND j.key = c.key"""
-        found = await self.inner.connection.fetch(claims, self.inner._offset, *rows.columns(keys, width=2))
-        remembered = dict(rows.idempotency_record(row) for row in found if row["request_hash"] is not None)
+        found = await self.inner.connection.fetch(
+            claims, self.inner._offset, *convert_rows_and_values.columns(keys, width=2)
+        )
+        remembered = dict(
+            convert_rows_and_values.idempotency_record(row) for row in found if row["request_hash"] is not None
+        )
         return TransactionStart(now=found[0]["now"], remembered=remembered)
 
 
@@ -146,7 +150,7 @@ class _LocksAsTheyCame(ForwardingTransaction):
 class _TakesPaymentsAsTheyCame(ForwardingTransaction):
     async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         taken = [(*ref, booking_id) for ref, booking_id in uses.items()]
-        won = await self.inner.fetch("take_payments", *rows.columns(taken, width=3))
+        won = await self.inner.fetch("take_payments", *convert_rows_and_values.columns(taken, width=3))
         return frozenset(OutsidePaymentRef(*row) for row in won)
 
 
@@ -276,7 +280,7 @@ async def sweep_in_one_statement(transaction: Any, *, limit: int, statement: str
     """Expire what is due, then free what the expired bookings had."""
     now: datetime = (await transaction.begin([])).now
     connection = await transaction.connection()
-    flipped = [rows.booking(row) for row in await connection.fetch(statement, now, limit)]
+    flipped = [convert_rows_and_values.booking(row) for row in await connection.fetch(statement, now, limit)]
     totals: Counter[TotalRef] = Counter()
     pools: dict[PoolRef, PoolDelta] = {}
     for booking in flipped:
@@ -453,7 +457,7 @@ class _JudgesPaymentsAsTheyBegan(ForwardingTransaction):
 
 
 def _money_edited(name: str, old: str, new: str) -> dict[str, str]:
-    text = sql_files.sql("postgres", "payments.sql")[name]
+    text = load_named_sql.sql("postgres", "payments_and_refunds.sql")[name]
     assert old in text, f"{name} has changed: it no longer says {old!r}"
     return {name: text.replace(old, new)}
 

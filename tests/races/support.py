@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import asyncpg
 
-from earmark.domain.hold_time_and_buyer_limits import Policy
-from earmark.engine.commands import (
+from earmark.domain.default_limits_for_all_events import Policy
+from earmark.engine.commands_and_results import (
     Cancel,
     CancelResult,
     ChangeEvent,
@@ -32,18 +32,18 @@ from earmark.engine.commands import (
 )
 from earmark.engine.engine import Engine
 from earmark.engine.group_commit import BatchQueue
+from earmark.engine.limits_and_ids_for_verbs import VerbContext
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
-from earmark.engine.verb_context import VerbContext
 from earmark.engine.verbs.cancel import cancel
 from earmark.engine.verbs.confirm import confirm
 from earmark.engine.verbs.expire import expire
 from earmark.engine.verbs.extend import extend
 from earmark.engine.verbs.hold import hold
 from earmark.engine.verbs.release import release
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 from earmark.store.postgres import PostgresStore
-from earmark.store.postgres.free_seat_cache import SeatCache
-from earmark.store.postgres.optimistic_write_connections import PreparedConnection
+from earmark.store.postgres.optimistic_transaction_connections import PreparedConnection
+from earmark.store.postgres.rows_cached_for_optimistic_write import SeatCache
 
 from .commands import IDS, TTL_SECONDS, a_hold, a_play
 
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 8.0
 POLL_SECONDS = 0.003
-SQL = sql_files.sql("postgres")
+SQL = load_named_sql.sql("postgres")
 
 # Deleting a few rows with all triggers off is quicker than truncating: this runs before every test.
 _EMPTY = """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.journal import IdempotencyKey
-from earmark.engine.commands import Confirm, Hold, KeyedRequest
+from earmark.engine.commands_and_results import Confirm, Hold, KeyedRequest
 from earmark.engine.engine import Engine
 from earmark.errors import (
     BookingResolved,
@@ -27,7 +27,7 @@ from .support import granted
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from earmark.engine.commands import Result
+    from earmark.engine.commands_and_results import Result
 
     from .support import RaceDatabase
 

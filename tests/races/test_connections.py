@@ -14,13 +14,13 @@ import pytest
 
 from earmark.bench.prepare_and_count_rows import BenchDatabase
 from earmark.clock import MovableClock
-from earmark.domain.hold_time_and_buyer_limits import Policy
+from earmark.domain.default_limits_for_all_events import Policy
 from earmark.domain.journal import IdempotencyKey
-from earmark.engine.commands import Decided, Hold
+from earmark.engine.commands_and_results import Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import RowBusy, SetupError, StoreUnavailable
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 from earmark.store.postgres import connect_to_writable_host, session_settings
 from earmark.store.postgres.driver_errors import only_reads
 from earmark.store.postgres.store import PostgresStore
@@ -234,14 +234,14 @@ def test_only_what_changes_nothing_is_tried_again() -> None:
     """By its text: no statement that writes or locks is taken for a read."""
     files = (
         "bookings.sql",
-        "payments.sql",
-        "journal_numbering.sql",
+        "payments_and_refunds.sql",
+        "number_and_read_journal.sql",
         "prepaid_accounts.sql",
         "api_keys.sql",
-        "newest_entry_and_changed_seats.sql",
+        "newest_entry_and_seats_by_id.sql",
         "heartbeats_cleanup_recounts.sql",
     )
-    found = {name: only_reads(text) for file in files for name, text in sql_files.sql("postgres", file).items()}
+    found = {name: only_reads(text) for file in files for name, text in load_named_sql.sql("postgres", file).items()}
     assert {"tell_beats", "claim_payments", "clear_beats", "leave_beats", "lock_bookings", "claim_keys"} <= {
         name for name, reads in found.items() if not reads
     }

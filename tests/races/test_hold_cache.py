@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Decided, Replayed
+from earmark.engine.commands_and_results import Decided, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.verbs.confirm import confirm
 from earmark.errors import BookingExpired, BookingResolved, BookingUnknown, PaymentUsed
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import Command
+    from earmark.engine.commands_and_results import Command
 
     from .support import RaceDatabase, Server
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from earmark.engine.commands import Decided
+from earmark.engine.commands_and_results import Decided
 from earmark.errors import SeatsTaken
 
 from .commands import a_hold

@@ -12,15 +12,15 @@ import pytest
 
 from earmark.api.app import ENDPOINTS, create_app
 from earmark.api.auth.keys_and_tokens import Authenticator, Scope, hash_of, new_key, new_key_id
-from earmark.api.handler_dependencies import Services
-from earmark.api.middleware.deadlines import Deadline
+from earmark.api.middleware.run_handler_within_deadline import Deadline
+from earmark.api.open_services_for_handlers import Services
 from earmark.clock import SystemClock
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.observability.metrics.metrics_page import Metrics
-from earmark.payments.service import PaymentService
+from earmark.payments.choose_gateway_and_pay import PaymentService
 from earmark.schemas.render_seat_map import render_map
-from earmark.seatmap.cache import SeatMapCache
+from earmark.seatmap.rendered_seat_map_cache import SeatMapCache
 from earmark.store.postgres import PostgresStore
 from earmark.uuids import Uuid7Ids
 from earmark.webhooks.check_target_addresses import Targets
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from earmark.api.request_pipeline import Endpoint
-    from earmark.engine.commands import Hold, Outcome
+    from earmark.engine.commands_and_results import Hold, Outcome
 
 KEY = "ek_test_of-a-hung-database"
 SECONDS = 0.4

@@ -10,11 +10,11 @@ import pytest
 from tests.conftest import unavailable
 
 from earmark.clock import MovableClock
-from earmark.domain.event import Event
+from earmark.domain.bookable_event import Event
 from earmark.domain.id_types import PoolId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
-from earmark.engine.commands import CreateEvent, Decided
+from earmark.engine.commands_and_results import CreateEvent, Decided
 from earmark.engine.engine import Engine
 from earmark.errors import StoreUnavailable
 from earmark.store import postgres

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import Command
+    from earmark.engine.commands_and_results import Command
 
     from .support import RaceDatabase, Server
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from earmark.domain.payment import Payment, PaymentState, Standing
-from earmark.engine.commands import Decided
+from earmark.engine.commands_and_results import Decided
 from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent
 from earmark.errors import IdempotencyMismatch, RefundRefused
 from earmark.payments.gateway_orders import order_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine.commands import Decided, Replayed
+from earmark.engine.commands_and_results import Decided, Replayed
 from earmark.errors import SeatsTaken
 
 from . import shortcuts
@@ -15,7 +15,7 @@ from .optimistic_writes import by_another, decided_again, decided_without_locks,
 from .support import AS_BUILT, LOST_ITS_SEAT, Shortcut, granted
 
 if TYPE_CHECKING:
-    from earmark.engine.commands import Command
+    from earmark.engine.commands_and_results import Command
 
     from .support import RaceDatabase, Server
 

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from earmark.clock import MovableClock
-from earmark.engine.commands import Decided
+from earmark.engine.commands_and_results import Decided
 from earmark.engine.engine import Engine
 from earmark.errors import SeatsTaken
 from earmark.store.postgres import PostgresStore
-from earmark.store.postgres.free_seat_cache import SeatCache
-from earmark.store.postgres.optimistic_write_connections import PreparedConnection
+from earmark.store.postgres.optimistic_transaction_connections import PreparedConnection
+from earmark.store.postgres.rows_cached_for_optimistic_write import SeatCache
 from earmark.store.postgres.session_settings import SETTINGS
 
 from . import shortcuts
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from earmark.domain.id_types import TotalRef
-    from earmark.engine.commands import Command
+    from earmark.engine.commands_and_results import Command
 
     from .support import RaceDatabase
 

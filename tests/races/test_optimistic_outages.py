@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from earmark.engine.commands import Decided, Hold, Replayed
+from earmark.engine.commands_and_results import Decided, Hold, Replayed
 from earmark.engine.engine import Engine
 from earmark.errors import OutcomeUnknown, RowBusy, StoreUnavailable
 

@@ -7,8 +7,8 @@ import os
 import random
 from typing import TYPE_CHECKING, Any
 
-from earmark.domain.state_machine import State
-from earmark.engine.commands import Decided
+from earmark.domain.booking_state_machine import State
+from earmark.engine.commands_and_results import Decided
 from earmark.errors import Refusal
 
 from . import shortcuts
@@ -17,7 +17,7 @@ from .support import AS_BUILT, LOST_ITS_SEAT, TWO_OWNERS, Shortcut, granted
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import Command
+    from earmark.engine.commands_and_results import Command
     from earmark.engine.engine import Engine
 
     from .support import RaceDatabase

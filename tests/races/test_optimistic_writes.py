@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.engine.commands import ChangeEvent, Decided
+from earmark.engine.commands_and_results import ChangeEvent, Decided
 from earmark.errors import (
     BookingExpired,
     InvalidRequest,

@@ -10,8 +10,8 @@ from tests.money.scripted_gateway import AUTHORISED, DECLINED
 from tests.money.test_declines import tried
 
 from earmark.domain.decline_limits import Payer
-from earmark.domain.hold_time_and_buyer_limits import Policy
-from earmark.store import payments
+from earmark.domain.default_limits_for_all_events import Policy
+from earmark.store.both_databases import payments_and_refunds
 
 if TYPE_CHECKING:
     import pytest
@@ -56,9 +56,9 @@ async def test_control_without_the_lock_both_are_tried(
     async def look(steps: Any, ref: PayerRef) -> Payer:
         row = await steps.connection.fetchrow(LOOK, *ref)
         await both_looked.wait()
-        return Payer(ref=ref, tries=payments._TRIES.decode(row["tries"]))
+        return Payer(ref=ref, tries=payments_and_refunds._TRIES.decode(row["tries"]))
 
-    monkeypatch.setattr(payments.PaymentSteps, "lock_payer", look)
+    monkeypatch.setattr(payments_and_refunds.PaymentSteps, "lock_payer", look)
     assert await asyncio.gather(*(tried(shop, one) for one in two)) == ["held", "held"]
     assert shop.gateway.calls.count("authorise") == 3
     await shop.driver.close()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.payment import PaymentState, Standing
-from earmark.domain.state_machine import State
-from earmark.engine.commands import KeyedRequest, PayResult
+from earmark.engine.commands_and_results import KeyedRequest, PayResult
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewaySilent
 from earmark.errors import BookingExpired, Refusal
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.id_types import PaymentId
     from earmark.domain.payment import Payment
-    from earmark.engine.commands import Pay
+    from earmark.engine.commands_and_results import Pay
     from earmark.engine.ports.store import Store
 
     Shared = tuple[Store, Callable[[], Awaitable[Store]]]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.payment import LEASE_SECONDS, Payment, PaymentState, Standing
-from earmark.domain.state_machine import State
 from earmark.payments import apply_payment_report
 from earmark.payments.gateway_orders import order_of
 from earmark.payments.record_requested_refund import record_refund

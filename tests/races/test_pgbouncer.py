@@ -15,11 +15,11 @@ import pytest
 from tests.conftest import unavailable
 from tests.pgbouncer import PgBouncer, start_pgbouncer
 
-from earmark.engine.commands import Decided, Hold
+from earmark.engine.commands_and_results import Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.engine.group_commit import BatchQueue
 from earmark.errors import SeatsTaken, SetupError, StoreUnavailable
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 from earmark.store.postgres import PostgresStore, seat_map, session_settings
 from earmark.testservers import ServerUnavailable
 
@@ -135,7 +135,7 @@ async def test_control_a_cursor_of_the_driver_has_a_name_that_stays(
     narrow: PgBouncer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Why the map is not read by one: even without a cache its statement is named, and outlives the transaction."""
-    statement = sql_files.sql("postgres")["read_map"]
+    statement = load_named_sql.sql("postgres")["read_map"]
 
     async def read() -> None:
         monkeypatch.setattr("asyncpg.connection._uid", 0)

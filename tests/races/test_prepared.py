@@ -10,7 +10,7 @@ import pytest
 
 from earmark.store.postgres.connections import PostgresConnections
 from earmark.store.postgres.driver_errors import SILENT
-from earmark.store.postgres.optimistic_write_connections import IdleConnections, PreparedConnection
+from earmark.store.postgres.optimistic_transaction_connections import IdleConnections, PreparedConnection
 
 from .commands import a_confirm, a_hold
 from .support import SQL, granted, in_time

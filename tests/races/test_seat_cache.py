@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.domain.event import Event
+from earmark.domain.bookable_event import Event
 from earmark.domain.id_types import EventId, PoolId, PoolRef, SeatId, SeatRef
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import ChangeEvent, Decided, KeyedRequest, Replayed
+from earmark.engine.commands_and_results import ChangeEvent, Decided, KeyedRequest, Replayed
 from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import IdempotencyMismatch, LimitExceeded, PoolExhausted, SaleClosed, SeatsTaken
-from earmark.store.postgres import free_seat_cache as module
-from earmark.store.postgres.free_seat_cache import SeatCache
+from earmark.store.postgres import rows_cached_for_optimistic_write as module
+from earmark.store.postgres.rows_cached_for_optimistic_write import SeatCache
 
 from . import shortcuts
 from .commands import EVENT, IDS, SHOP, a_block, a_hold, a_limit, a_release, a_repricing
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import Command
-    from earmark.store.postgres.free_seat_cache import Page
+    from earmark.engine.commands_and_results import Command
+    from earmark.store.postgres.rows_cached_for_optimistic_write import Page
 
     from .support import RaceDatabase, Server
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.journal import IdempotencyKey
-from earmark.engine.commands import Decided, KeyedRequest
+from earmark.engine.commands_and_results import Decided, KeyedRequest
 from earmark.errors import IdempotencyMismatch, LimitExceeded, SaleClosed, SeatsTaken
 
 from . import shortcuts
@@ -22,7 +22,7 @@ from .test_seat_cache import a_window, by_another, in_an_hour, with_cached_event
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from earmark.engine.commands import Hold
+    from earmark.engine.commands_and_results import Hold
 
     from .support import RaceDatabase, Server
 

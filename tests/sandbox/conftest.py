@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.gateway import SandboxGateway
-from earmark.sandbox.sandbox import Sandbox
 from earmark.sandbox.server import RunningSandbox, run_in_thread
 
 from .support import client_of

@@ -13,10 +13,10 @@ from tests.sandbox.payment_methods import Method
 
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import RefundStanding
+from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.gateway import FORGOTTEN, SandboxGateway
 from earmark.sandbox.idempotency_keys import REMEMBERED_FOR, BankAnswer, BankIdempotencyKeys
 from earmark.sandbox.model import IntentStatus
-from earmark.sandbox.sandbox import Sandbox
 from earmark.wiring import gateways
 
 from .support import authorised, captured, order, refund_of

@@ -8,7 +8,7 @@ import pytest
 import stripe
 
 from earmark.engine.ports.gateway import CallbackRefused
-from earmark.sandbox.callback_signature import HEADER, WINDOW_SECONDS, digest, sign, verify
+from earmark.sandbox.sign_and_verify_callbacks import HEADER, WINDOW_SECONDS, digest, sign, verify
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 BODY = b'{"id": "evt_1", "object": "event"}'

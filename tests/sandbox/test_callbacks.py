@@ -10,9 +10,9 @@ from tests.sandbox.payment_methods import Method
 
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.gateway import Callback, CallbackRefused
-from earmark.sandbox.callback_signature import HEADER, sign
 from earmark.sandbox.callbacks import CallbackState
 from earmark.sandbox.faults import Fault
+from earmark.sandbox.sign_and_verify_callbacks import HEADER, sign
 
 from .support import PRICE, authorised, captured, order
 

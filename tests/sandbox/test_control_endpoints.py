@@ -13,9 +13,9 @@ from tests.sandbox.payment_methods import Method
 
 from earmark.clock import MovableClock, SystemClock
 from earmark.errors import SetupError
-from earmark.sandbox.callback_signature import HEADER, verify
-from earmark.sandbox.sandbox import Sandbox
+from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.server import RunningSandbox, check_callback_url, run_in_thread
+from earmark.sandbox.sign_and_verify_callbacks import HEADER, verify
 
 from .support import DAY, PRICE, client_of, create, until
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from earmark.clock import MovableClock
-    from earmark.sandbox.sandbox import Sandbox
+    from earmark.sandbox.assemble_sandbox import Sandbox
 
 SHORT_TIMEOUT = 0.05
 """A short timeout, for an answer that never arrives."""

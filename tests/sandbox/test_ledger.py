@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.sandbox.payment_methods import Method
 
 from earmark.clock import MovableClock
+from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.model import (
     BankIntent,
     BankRefund,
@@ -22,7 +23,6 @@ from earmark.sandbox.model import (
     RefundStatus,
     ScriptedOutcome,
 )
-from earmark.sandbox.sandbox import Sandbox
 
 from .support import captured
 

@@ -25,11 +25,11 @@ from earmark.engine.engine import Engine
 from earmark.errors import PaymentDeclined
 from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
+from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.bank import Bank
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import FOREIGN, GONE_AFTER, SandboxGateway
 from earmark.sandbox.model import IntentStatus
-from earmark.sandbox.sandbox import Sandbox
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.wiring import gateways
 

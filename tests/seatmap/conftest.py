@@ -10,14 +10,14 @@ import pytest
 from earmark.domain.id_types import BookingId, EventId
 from earmark.domain.journal import Entry
 from earmark.engine.engine import Engine
-from earmark.engine.ports.journal_numbering import START
+from earmark.engine.ports.number_and_read_journal import START
 from earmark.engine.ports.store import Changes
 from earmark.library import Earmark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from earmark.engine.ports.journal_numbering import Numbered
+    from earmark.engine.ports.number_and_read_journal import Numbered
     from earmark.engine.ports.store import Store, Transaction
     from earmark.uuids import Uuid7Ids
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from earmark.engine.ports.store import Clock, Store
-    from earmark.seatmap.hand_entries_to_followers import EntryFeed
+    from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
     from earmark.seatmap.stream_hub import Reader
 
 FACT_SECONDS_MAX = 30.0

@@ -13,15 +13,15 @@ from tests.seatmap.conftest import drain, open_play
 from earmark.domain.id_types import EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import shown_state
-from earmark.engine.commands import Actor, ChangeEvent, SeatPatch
+from earmark.engine.commands_and_results import Actor, ChangeEvent, SeatPatch
 from earmark.errors import EventUnknown, SeatsTaken, StoreUnavailable
-from earmark.seatmap.cache import RenderedMap, SeatMapCache
+from earmark.seatmap.rendered_seat_map_cache import RenderedMap, SeatMapCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from earmark.clock import MovableClock
-    from earmark.domain.event import Event
+    from earmark.domain.bookable_event import Event
     from earmark.engine.ports.store import SeatMap, Store
     from earmark.library import Earmark
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from tests.seatmap.conftest import entry
 
-from earmark.engine.ports.journal_numbering import Numbered
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
+from earmark.engine.ports.number_and_read_journal import Numbered
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 
 if TYPE_CHECKING:
-    from earmark.seatmap.hand_entries_to_followers import FeedFollower
+    from earmark.seatmap.broadcast_journal_entries_in_process import FeedFollower
     from earmark.uuids import Uuid7Ids
 
 

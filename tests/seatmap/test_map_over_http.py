@@ -11,23 +11,23 @@ import pytest
 from earmark import NewSeat
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator
-from earmark.api.handler_dependencies import Services
+from earmark.api.open_services_for_handlers import Services
 from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.observability.metrics.metrics_page import Metrics
-from earmark.payments.service import PaymentService
+from earmark.payments.choose_gateway_and_pay import PaymentService
 from earmark.schemas import responses, to_response
 from earmark.schemas.render_seat_map import render_map
-from earmark.seatmap.cache import RenderedMap, SeatMapCache
+from earmark.seatmap.rendered_seat_map_cache import RenderedMap, SeatMapCache
 from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from earmark.clock import MovableClock
-    from earmark.domain.event import Event
+    from earmark.domain.bookable_event import Event
     from earmark.engine.ports.store import SeatMap
     from earmark.uuids import Uuid7Ids
 
@@ -163,7 +163,7 @@ async def test_an_expired_hold_has_no_owner(shop: Earmark, look: Callable[..., A
 
 async def test_an_operators_change_of_the_event_changes_the_tag(shop: Earmark, look: Callable[..., Any]) -> None:
     """A page that shows the map shows the event's name beside it."""
-    from earmark.engine.commands import Actor, ChangeEvent
+    from earmark.engine.commands_and_results import Actor, ChangeEvent
 
     before = await look()
     change = ChangeEvent(

@@ -14,10 +14,10 @@ from tests.seatmap.conftest import assert_published_in_order, drain, entry, numb
 from tests.sqlite_files import make_migrated
 
 from earmark.domain.id_types import BookingId, EventId
-from earmark.engine.ports.journal_numbering import START, UNSENT_COUNTED_MAX, Lag
-from earmark.store import sql_files
+from earmark.engine.ports.number_and_read_journal import START, UNSENT_COUNTED_MAX, Lag
+from earmark.store import load_named_sql
 from earmark.store.postgres import PostgresStore
-from earmark.store.postgres.journal_numbering import LOCKS
+from earmark.store.postgres.number_and_read_journal import LOCKS
 from earmark.store.postgres.session_settings import SETTINGS
 from earmark.store.sqlite import SqliteStore
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from earmark.uuids import Uuid7Ids
 
 PLAY = EventId("play")
-SQL = sql_files.sql("postgres", "journal_numbering.sql")
+SQL = load_named_sql.sql("postgres", "number_and_read_journal.sql")
 
 
 async def test_each_event_counts_its_own_entries_from_one(shop: Earmark, store: Store) -> None:

@@ -11,9 +11,9 @@ from tests import skip_summary
 from tests.seatmap.conftest import drain, open_play
 from tests.seatmap.streaming import FACT_SECONDS_MAX, hub_over, open_page, shut
 
-from earmark.seatmap import announce_new_entries_over_redis as wire
+from earmark.seatmap import notify_processes_of_entries_over_redis as wire
 from earmark.seatmap import stream_hub as streams
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
 from earmark.wiring.redis_locks_and_admission import Notifications

@@ -13,13 +13,13 @@ from tests.seatmap.streaming import FACT_SECONDS_MAX, Page, hub_over, open_page,
 
 from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor, ChangeEvent, PoolPatch, SeatPatch
+from earmark.engine.commands_and_results import Actor, ChangeEvent, PoolPatch, SeatPatch
 from earmark.errors import EarmarkError, EventUnknown, Overloaded, StoreUnavailable
 from earmark.schemas import to_response
 from earmark.seatmap import follow_seat_changes as channels
 from earmark.seatmap import state_and_changes as scenes
 from earmark.seatmap import stream_hub as streams
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,21 +11,21 @@ import pytest
 from tests.seatmap.streaming import FACT_SECONDS_MAX, hub_over, parse
 
 from earmark.api.app import create_app
-from earmark.api.auth.guest_cookie import COOKIE
 from earmark.api.auth.keys_and_tokens import Authenticator, Scope, UnverifiedCredential, hash_of, new_key, new_key_id
-from earmark.api.handler_dependencies import Services
+from earmark.api.auth.read_and_set_guest_cookie import COOKIE
 from earmark.api.middleware.rate_limits import RateLimits
+from earmark.api.open_services_for_handlers import Services
 from earmark.domain.id_types import Buyer
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
-from earmark.engine.ports.journal_numbering import START
+from earmark.engine.ports.number_and_read_journal import START
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
 from earmark.observability.metrics.metrics_page import Metrics
-from earmark.payments.service import PaymentService
+from earmark.payments.choose_gateway_and_pay import PaymentService
 from earmark.schemas.render_seat_map import render_map
-from earmark.seatmap.cache import SeatMapCache
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
+from earmark.seatmap.rendered_seat_map_cache import SeatMapCache
 from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:

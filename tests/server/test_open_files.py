@@ -6,19 +6,19 @@ import resource
 
 import pytest
 
-from earmark.server import run
+from earmark.server import serve_in_one_process
 
 INFINITE = resource.RLIM_INFINITY
 WANTED = 10_000
 ENOUGH = 3_000
-FILES = WANTED + run.FILES_APART
+FILES = WANTED + serve_in_one_process.FILES_APART
 
 
 @pytest.mark.parametrize(
     "soft, hard, raised, most, warned",
     [
-        (1024, 1024, None, 1024 - run.FILES_APART, True),
-        (1024, 4096, 4096, 4096 - run.FILES_APART, False),
+        (1024, 1024, None, 1024 - serve_in_one_process.FILES_APART, True),
+        (1024, 4096, 4096, 4096 - serve_in_one_process.FILES_APART, False),
         (1024, INFINITE, FILES, WANTED, False),
         (1024, 1_000_000, FILES, WANTED, False),
         (FILES, FILES, None, WANTED, False),
@@ -40,6 +40,6 @@ def test_connections_follow_from_the_files_that_there_are(
     limits = [(soft, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, given: limits.append(given))
-    assert run._allow_connections(WANTED, enough=ENOUGH) == most
+    assert serve_in_one_process._allow_connections(WANTED, enough=ENOUGH) == most
     assert limits[-1][0] == (raised or soft)
     assert ("lowered" in caplog.text) is warned

@@ -18,17 +18,17 @@ import httpx2
 import pytest
 
 from earmark.api.app import create_app
-from earmark.api.middleware.in_flight import QUIET_SECONDS, RequestsInFlight, Stopping
+from earmark.api.middleware.requests_in_flight_and_shutdown import QUIET_SECONDS, RequestsInFlight, Stopping
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.server import shutdown as drains
-from earmark.server.run import _drain
+from earmark.server.serve_in_one_process import _drain
 from earmark.server.shutdown import drop_unread, listening_sockets, wait_for_requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 SYN_SENT = 2
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such filters")

@@ -15,11 +15,11 @@ from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import WEBHOOKS_MAX, DeliveryState, Webhook
 from earmark.engine.engine import Engine
-from earmark.engine.ports.journal_numbering import START
+from earmark.engine.ports.number_and_read_journal import START
 from earmark.library import Earmark
 from earmark.uuids import new_webhook_id
 from earmark.webhooks.check_target_addresses import Targets
-from earmark.webhooks.sender import WebhookSender, new_secret
+from earmark.webhooks.sign_and_send_one_webhook import WebhookSender, new_secret
 from earmark.workers.webhook_dispatcher import WebhookDispatcher
 
 if TYPE_CHECKING:

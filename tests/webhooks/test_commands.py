@@ -12,7 +12,7 @@ from tests.webhooks.conftest import PLAY, hold, relay, subscribe
 
 from earmark.cli import main
 from earmark.domain.webhook import DeliveryState
-from earmark.engine.ports.webhooks import DeliveryResult, WebhookHealth
+from earmark.engine.ports.webhook_storage import DeliveryResult, WebhookHealth
 from earmark.library import Earmark
 from earmark.uuids import new_webhook_id
 

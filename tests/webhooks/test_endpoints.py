@@ -17,7 +17,7 @@ from earmark.domain.webhook import GRACE_SECONDS, WEBHOOKS_MAX
 from earmark.webhooks.check_target_addresses import Targets
 
 if TYPE_CHECKING:
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
 
 __all__ = ["KEY", "authenticator", "event", "services", "shop"]

@@ -14,13 +14,13 @@ from tests.webhooks.conftest import again, now_of, subscribe
 from earmark.api.app import create_app
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.ports.webhooks import AlreadyDone, WebhookChange
+from earmark.engine.ports.webhook_storage import AlreadyDone, WebhookChange
 from earmark.uuids import new_webhook_id
-from earmark.webhooks.sender import new_secret
+from earmark.webhooks.sign_and_send_one_webhook import new_secret
 from earmark.workers.old_row_janitor import KEYS_SECONDS, Janitor
 
 if TYPE_CHECKING:
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
     from earmark.domain.webhook import Webhook
     from earmark.engine.ports.store import Store

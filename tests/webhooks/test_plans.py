@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 from tests.webhooks.conftest import PLAY, log, now_of, open_play, subscribe
 
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 from earmark.store.postgres.session_settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 
-SQL = sql_files.sql("postgres", "webhooks.sql")
+SQL = load_named_sql.sql("postgres", "webhooks.sql")
 FILL = """
 INSERT INTO deliveries (id, webhook_id, entry_id, type, body, created_at, due_at, state, ended_at)
 SELECT gen_random_uuid(), $1::uuid, gen_random_uuid(), 'booking.held', 'x', $2::timestamptz, $2, $3::text,

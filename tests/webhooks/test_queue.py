@@ -14,17 +14,17 @@ from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import DeliveryState
 from earmark.engine.engine import Engine
-from earmark.engine.ports.journal_numbering import START
-from earmark.engine.ports.webhooks import DeliveryResult, WebhookHealth
+from earmark.engine.ports.number_and_read_journal import START
+from earmark.engine.ports.webhook_storage import DeliveryResult, WebhookHealth
 from earmark.library import Earmark
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 from earmark.uuids import new_delivery_id, new_webhook_id
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.domain.webhook import Delivery, Webhook
     from earmark.engine.ports.store import Store
-    from earmark.engine.ports.webhooks import DeliveryLease
+    from earmark.engine.ports.webhook_storage import DeliveryLease
     from earmark.store.postgres import PostgresStore
     from earmark.uuids import Uuid7Ids
 
@@ -102,7 +102,7 @@ async def test_a_number_and_its_deliveries_are_kept_together_or_not_at_all(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("earmark.store.webhooks.deliveries_of", interrupt)
+        patch.setattr("earmark.store.both_databases.webhooks_and_deliveries.deliveries_of", interrupt)
         with pytest.raises(KeyboardInterrupt):
             await store.outbox.number(after=START, limit=10)
     assert await log(store, webhook) == []
@@ -292,7 +292,7 @@ async def test_a_webhook_that_is_being_queued_for_is_not_removed_meanwhile(
     from tests.webhooks.conftest import open_play
 
     await open_play(postgres_store, ids)
-    guarded = sql_files.sql("postgres", "webhooks.sql")["find_wanted"]
+    guarded = load_named_sql.sql("postgres", "webhooks.sql")["find_wanted"]
     relaying = await asyncpg.connect(postgres_url)
     write = (
         "INSERT INTO deliveries (id, webhook_id, type, body, created_at, due_at) VALUES ($1, $2, 'x', '', now(), now())"

@@ -13,7 +13,7 @@ from tests.webhooks.conftest import answer, deliver, dispatcher, hold, log, open
 from earmark.domain.webhook import DeliveryState
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.webhooks.check_target_addresses import TargetRefused, Targets, is_public
-from earmark.webhooks.sender import WebhookSender, new_secret
+from earmark.webhooks.sign_and_send_one_webhook import WebhookSender, new_secret
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -35,7 +35,7 @@ from earmark.domain.webhook import (
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
 from earmark.store.sqlite.memory import MemoryStore
-from earmark.webhooks.sender import SHOWN_BYTES_MAX, new_secret
+from earmark.webhooks.sign_and_send_one_webhook import SHOWN_BYTES_MAX, new_secret
 from earmark.workers import loop
 from earmark.workers.webhook_dispatcher import AT_ONCE_MAX, GAVE_UP, GONE, OFF
 

@@ -15,9 +15,9 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
+from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway
-from earmark.sandbox.sandbox import Sandbox
 from earmark.wiring.runtime import open_runtime
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.workers.undo import undone_on_error
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId
-from earmark.domain.state_machine import State
 from earmark.engine.ports.heartbeats import WELL
 from earmark.errors import StoreUnavailable
 from earmark.store.sqlite.memory import MemoryStore

@@ -9,7 +9,7 @@ from tests.acceptance.support import EARMARK, environment, free_port
 
 from earmark.errors import StoreUnavailable
 from earmark.store.sqlite.memory import MemoryStore
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 from earmark.wiring.workers import ROLES
 from earmark.workers import loop
 from earmark.workers.heartbeat import Heartbeat
@@ -100,7 +100,7 @@ async def test_a_silent_store_stops_no_worker() -> None:
 async def test_a_server_has_a_heartbeat_while_it_runs_and_none_when_it_has_stopped(tmp_path: Path) -> None:
     """The real command, with all its workers; a server is one role more."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
-    await databases.migrate(url)
+    await open_and_maintain_databases.migrate(url)
     given = {
         "EARMARK_DATABASE_URL": url,
         "EARMARK_ADMIN_KEY": "ek_test_heartbeat",
@@ -108,7 +108,7 @@ async def test_a_server_has_a_heartbeat_while_it_runs_and_none_when_it_has_stopp
     }
     ours = environment(**given, EARMARK_PORT=str(free_port()))
     process = await asyncio.create_subprocess_exec(EARMARK, "serve", env=ours, stdout=asyncio.subprocess.DEVNULL)
-    store = await databases.open_store(url)
+    store = await open_and_maintain_databases.open_store(url)
     try:
         await heartbeats_when(
             store, lambda roll: {beat.role for beat in roll.heartbeats if beat.outcome == "ok"} == {*ROLES, "server"}

@@ -14,13 +14,13 @@ from earmark.domain.id_types import EventId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import DeliveryState, Webhook
-from earmark.engine.commands import Actor, Hold, KeyedRequest
+from earmark.engine.commands_and_results import Actor, Hold, KeyedRequest
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
-from earmark.engine.ports.journal_numbering import START
-from earmark.engine.ports.webhooks import DeliveryResult
+from earmark.engine.ports.number_and_read_journal import START
+from earmark.engine.ports.webhook_storage import DeliveryResult
 from earmark.testing import open_in_memory
 from earmark.uuids import new_webhook_id
-from earmark.webhooks.sender import new_secret
+from earmark.webhooks.sign_and_send_one_webhook import new_secret
 from earmark.wiring.workers import janitor_for
 from earmark.workers.old_row_janitor import BEATS_SECONDS, Janitor
 

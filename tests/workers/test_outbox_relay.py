@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.id_types import EventId
-from earmark.engine.ports.journal_numbering import START, Numbering
+from earmark.engine.ports.number_and_read_journal import START, Numbering
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.testing import open_in_memory
 from earmark.workers import loop
-from earmark.workers.outbox_relay import OutboxRelay
+from earmark.workers.journal_publishing_relay import OutboxRelay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from earmark.engine.ports.journal_numbering import Numbered
-    from earmark.seatmap.hand_entries_to_followers import FeedFollower
+    from earmark.engine.ports.number_and_read_journal import Numbered
+    from earmark.seatmap.broadcast_journal_entries_in_process import FeedFollower
 
 PLAY = EventId("play")
 LONG = 1000.0

@@ -13,12 +13,12 @@ from tests.money.scripted_gateway import CAPTURED, ScriptedGateway
 from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
-from earmark.engine.commands import Actor, Pay
+from earmark.engine.commands_and_results import Actor, Pay
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewaySilent
 from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
-from earmark.payments.gateway_queues import SILENT_SECONDS
+from earmark.payments.due_payment_queues_by_gateway import SILENT_SECONDS
 from earmark.payments.open_and_conclude_payment import open_payment
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.workers.failed_rounds import RoundFailed

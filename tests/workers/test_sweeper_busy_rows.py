@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.workers.undo import undone_on_error
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.state_machine import State
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import RowBusy
 from earmark.testing import open_in_memory

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from earmark.admission.lua_calls import request_in
+from earmark.admission.encode_and_decode_script_calls import request_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,14 +8,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from earmark.admission.lua_calls import SOURCE, AdmissionScript
+from earmark.admission.encode_and_decode_script_calls import SOURCE, AdmissionScript
 from earmark.errors import SetupError
 from earmark.locks import backend_from_url as addresses
 from earmark.locks.circuit_breaker import Breaker, BreakerChange, BreakerState
 from earmark.locks.errors import LocksUnavailable
 from earmark.locks.redis.call_batching import CallBatcher
 from earmark.locks.redis.cluster import ClusterConnection, open_cluster
-from earmark.locks.redis.lua_calls import milliseconds
+from earmark.locks.redis.encode_and_decode_script_calls import milliseconds
 from earmark.locks.redis.script_connection import ServerConnection
 from earmark.locks.redis.single_server_connections import close_pool, one_pool, sentinel_pool
 

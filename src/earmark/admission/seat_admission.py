@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from earmark.admission import lua_calls
+from earmark.admission import encode_and_decode_script_calls
 from earmark.admission.local_taken_seats_cache import LocalHints, RefusedBuyers, RefusedSeats
 from earmark.engine.ports.seat_admission import Busy
 from earmark.locks.circuit_breaker import BreakerState
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 TTL_SECONDS: Final = 5.0
 SEATS_MAX: Final = 100
 """A larger claim goes straight to the store: a script over so many keys would delay all other requests."""
-_UNKEYED: Final = 1 << (lua_calls.REQUEST_BITS - 1)
+_UNKEYED: Final = 1 << (encode_and_decode_script_calls.REQUEST_BITS - 1)
 """Requests from here on are numbered at random; below it by their idempotency key."""
-_BUYERS: Final = (1 << lua_calls.BUYER_BITS) - 1
+_BUYERS: Final = (1 << encode_and_decode_script_calls.BUYER_BITS) - 1
 _NO_BUYER: Final = 0
 _unpack_uint32: Final = struct.Struct(">I").unpack
 
@@ -154,7 +154,7 @@ class SeatAdmission:
             rival_answered = self._loop.create_future()
             rival.waiting.append(rival_answered)
             return self._admit_after(rival_answered, event_id, seats, buyer=buyer, key=key)
-        token = lua_calls.token_of(request, buyer_hash)
+        token = encode_and_decode_script_calls.token_of(request, buyer_hash)
         return self._call_redis(
             AdmissionPass(self._server_of(event_id), self._names(event_id, seats), event_id, seats, token, buyer=buyer)
         )
@@ -163,7 +163,7 @@ class SeatAdmission:
         """Another request of this process for one of these seats whose answer is due, if Redis is likely to give it."""
         for seat in seats:
             pending = self._pending.get((event_id, seat))
-            if pending is not None and lua_calls.request_in(pending.token) != request:
+            if pending is not None and encode_and_decode_script_calls.request_in(pending.token) != request:
                 return pending if pending.server.breaker.state is BreakerState.CLOSED else None
         return None
 
@@ -186,8 +186,10 @@ class SeatAdmission:
     def _call_redis(self, passed: AdmissionPass) -> Awaitable[AdmissionPass | Busy | None]:
         try:
             # An answer that is not read may have been yes, and no request would remove those marks.
-            undo = lua_calls.remove_marks(passed.names, passed.token)
-            asked = passed.server.batcher.send(lua_calls.admit(passed.names, passed.token), undo=undo)
+            undo = encode_and_decode_script_calls.remove_marks(passed.names, passed.token)
+            asked = passed.server.batcher.send(
+                encode_and_decode_script_calls.admit(passed.names, passed.token), undo=undo
+            )
         except LocksUnavailable:
             # The breaker is open: nothing was sent.
             self.counts.bypassed += 1
@@ -227,11 +229,11 @@ class SeatAdmission:
             known = {name: seat for seat, name in zip(passed.seats, rest, strict=True) if seat in taken}
             for name, seat in known.items():
                 buyer_hash = self._buyer_hash(passed.event_id, owners.get(seat) if owners else None)
-                owner = lua_calls.token_of(passed.token, buyer_hash)
+                owner = encode_and_decode_script_calls.token_of(passed.token, buyer_hash)
                 self._turn_into_hints(passed, (name,), taken[seat], owner=owner)
             rest = tuple(name for name in rest if name not in known)
         if rest:
-            passed.server.batcher.send_unread(lua_calls.remove_marks(rest, passed.token))
+            passed.server.batcher.send_unread(encode_and_decode_script_calls.remove_marks(rest, passed.token))
 
     def drop_hints(self, refs: Iterable[SeatRef]) -> None:
         """These seats may be free again: remove their hints."""
@@ -243,7 +245,7 @@ class SeatAdmission:
             names = self._names(event_id, seats)
             batcher = self._server_of(event_id).batcher
             for start in range(0, len(names), SEATS_MAX):
-                batcher.send_unread(lua_calls.remove_hints(names[start : start + SEATS_MAX]))
+                batcher.send_unread(encode_and_decode_script_calls.remove_hints(names[start : start + SEATS_MAX]))
 
     async def answering(self, *, within: float) -> dict[str, bool]:
         """By address, whether each Redis answers a PING within so many seconds, whatever its breaker says."""
@@ -301,11 +303,11 @@ class SeatAdmission:
         busy: dict[SeatId, int] = {}
         for seat, said in zip(passed.seats, answer, strict=True):
             if said:
-                owner, left_ms = lua_calls.owner_in(said)
+                owner, left_ms = encode_and_decode_script_calls.owner_in(said)
                 busy[seat] = owner
                 if said > 0:
                     self._hints.learn(event_id, seat, owner=owner, seconds=left_ms / 1000)
-        if _may_own(lua_calls.buyer_hash_in(passed.token), busy.values()):
+        if _may_own(encode_and_decode_script_calls.buyer_hash_in(passed.token), busy.values()):
             self.counts.matched += 1
             return None
         if self._refused_seats.refused(event_id, busy):
@@ -321,7 +323,7 @@ class SeatAdmission:
         # The store began to count after the pass was given: a hint that counts from the pass never outlives its hold.
         end = max(0.0, min(seconds, self._ttl_seconds))
         passed.server.batcher.send_unread(
-            lua_calls.turn_into_hints(names, passed.token, end_ms=int(end * 1000), owner=owner)
+            encode_and_decode_script_calls.turn_into_hints(names, passed.token, end_ms=int(end * 1000), owner=owner)
         )
 
     def _buyer_hash(self, event_id: EventId, buyer: Buyer | None) -> int:
@@ -352,14 +354,14 @@ def _request(key: IdempotencyKey | None) -> int:
     """
     if key is not None:
         return zlib.crc32(key.key.encode(), zlib.crc32(key.caller.encode())) % _UNKEYED
-    return _UNKEYED + random.getrandbits(lua_calls.REQUEST_BITS - 1)
+    return _UNKEYED + random.getrandbits(encode_and_decode_script_calls.REQUEST_BITS - 1)
 
 
 def _may_own(buyer_hash: int, owners: Collection[int]) -> bool:
     """Whether one of these may belong to the buyer with this hash."""
     if buyer_hash != _NO_BUYER:
         for owner in owners:
-            if owner >> lua_calls.REQUEST_BITS == buyer_hash:
+            if owner >> encode_and_decode_script_calls.REQUEST_BITS == buyer_hash:
                 return True
     return False
 

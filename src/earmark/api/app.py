@@ -15,24 +15,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark.api import problem_response
-from earmark.api.middleware.request_log import RequestLog
+from earmark.api.match_path_to_endpoint import Router
+from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
 from earmark.api.request_pipeline import Endpoint, EndpointApp
 from earmark.api.response import ApiResponse, json_response
-from earmark.api.router import Router
 from earmark.api.routes import (
     bookings,
-    events,
-    guests,
+    events_and_seat_map,
     issue_buyer_token,
+    issue_guest_token,
     list_and_break_locks,
-    ops_console,
+    ops_console_data,
     payments,
     result_by_idempotency_key,
     seat_map_stream,
-    webhook_subscriptions,
+    webhooks_and_deliveries,
 )
-from earmark.domain.mask_payment_method import SANDBOX
+from earmark.domain.mask_and_reference_payment_method import SANDBOX
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.errors import EarmarkError
 from earmark.sandbox import three_d_secure_page
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from earmark.api.handler_dependencies import Services
-    from earmark.api.request_context import RequestContext
+    from earmark.api.open_services_for_handlers import Services
+    from earmark.api.request_context_for_handlers import RequestContext
     from earmark.sandbox.model import BankIntent
 
 ROOTS_MAX = 8
@@ -106,15 +106,15 @@ HEALTH = (
     ),
 )
 ENDPOINTS = (
-    *events.ENDPOINTS,
+    *events_and_seat_map.ENDPOINTS,
     *seat_map_stream.ENDPOINTS,
     *bookings.ENDPOINTS,
     *result_by_idempotency_key.ENDPOINTS,
     *payments.ENDPOINTS,
-    *webhook_subscriptions.ENDPOINTS,
-    *guests.ENDPOINTS,
+    *webhooks_and_deliveries.ENDPOINTS,
+    *issue_guest_token.ENDPOINTS,
     *issue_buyer_token.ENDPOINTS,
-    *ops_console.ENDPOINTS,
+    *ops_console_data.ENDPOINTS,
     *list_and_break_locks.ENDPOINTS,
     *HEALTH,
 )

@@ -17,7 +17,7 @@ from earmark.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from earmark.engine.commands import Actor
+    from earmark.engine.commands_and_results import Actor
 
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 200

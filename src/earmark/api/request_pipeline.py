@@ -15,12 +15,12 @@ from starlette.requests import Request
 from earmark.api import refuse_unknown_parameters
 from earmark.api.auth.authenticate import authenticate
 from earmark.api.auth.keys_and_tokens import Scope
+from earmark.api.limit_rejections_per_second import RejectionThrottle
+from earmark.api.middleware.log_count_and_trace_requests import note
 from earmark.api.middleware.read_and_decode_body import BodyDecoder, read_body
-from earmark.api.middleware.request_log import note
 from earmark.api.problem_response import OurFault
-from earmark.api.request_context import RequestContext
+from earmark.api.request_context_for_handlers import RequestContext
 from earmark.api.response import JSON, ApiResponse, problem
-from earmark.api.throttle_rejections import RejectionThrottle
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, Overloaded, StoreUnavailable
 from earmark.observability import logs
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Send
     from starlette.types import Scope as AsgiScope
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 BODY_BYTES_MAX = 64 * 1024
 

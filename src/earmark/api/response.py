@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.api import problem_response
-from earmark.engine.commands import Decided, Replayed
+from earmark.engine.commands_and_results import Decided, Replayed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Send
 
-    from earmark.engine.commands import Result
-    from earmark.engine.ports.idempotent_response_writer import ResponseWriter
+    from earmark.engine.commands_and_results import Result
+    from earmark.engine.ports.encode_result_as_stored_response import ResponseWriter
     from earmark.errors import EarmarkError
 
 JSON = "application/json"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.api.auth.keys_and_tokens import TEST_PREFIX
-from earmark.domain.event import Event
+from earmark.domain.bookable_event import Event
 from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
-from earmark.engine.commands import Actor, Confirm, CreateEvent, Hold
+from earmark.engine.commands_and_results import Actor, Confirm, CreateEvent, Hold
 from earmark.errors import EventExists
 from earmark.wiring import runtime
 

@@ -12,10 +12,10 @@ import msgspec
 from rich.console import Console
 
 from earmark.cli.explain.format_seat_name import seat_name
+from earmark.domain.booking_state_machine import State
 from earmark.domain.money import Money
 from earmark.domain.payment import PaymentState
 from earmark.domain.seat import SeatState
-from earmark.domain.state_machine import State
 from earmark.errors import SetupError, Unreachable
 from earmark.schemas.responses import Booking, Event, Map, Paid, Payment, Undone
 

@@ -10,7 +10,7 @@ import httpx2
 
 from earmark.client import http_messages
 from earmark.client.stream_position_and_reconnect import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, StreamPosition
-from earmark.schemas import responses, verb_arguments_to_request
+from earmark.schemas import responses, verb_arguments_to_request_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from earmark.schemas.requests import Layout, NewPool, NewSeat, PoolChange, SeatChange
-    from earmark.schemas.verb_arguments_to_request import EventTerms, EventTermsPatch, HoldFields
+    from earmark.schemas.verb_arguments_to_request_body import EventTerms, EventTermsPatch, HoldFields
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class AsyncClient:
         **terms: Unpack[EventTerms],
     ) -> responses.Event:
         """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
-        body = verb_arguments_to_request.create(
+        body = verb_arguments_to_request_body.create(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
         )
         return await self._send(http_messages.post("events", body=body, key=key), responses.Event)
@@ -87,7 +87,7 @@ class AsyncClient:
         **terms: Unpack[EventTermsPatch],
     ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
-        body = verb_arguments_to_request.change(seats=seats, pools=pools, **terms)
+        body = verb_arguments_to_request_body.change(seats=seats, pools=pools, **terms)
         return await self._send(
             http_messages.post("events", event_id, body=body, key=key, method="PATCH"), responses.Event
         )
@@ -129,7 +129,7 @@ class AsyncClient:
 
         Instead of `seats` by name, `best_available={"count": 3}` takes the best that are free.
         """
-        body = verb_arguments_to_request.hold(event_id, fields)
+        body = verb_arguments_to_request_body.hold(event_id, fields)
         return await self._send(http_messages.post("bookings", body=body, key=key), responses.Booking)
 
     async def booking(self, booking_id: str | UUID) -> responses.Booking:
@@ -165,7 +165,7 @@ class AsyncClient:
 
     async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """More time, within the longest life of a hold."""
-        body = verb_arguments_to_request.said(seconds=seconds)
+        body = verb_arguments_to_request_body.said(seconds=seconds)
         return await self._send(
             http_messages.post("bookings", str(booking_id), "extend", body=body, key=key), responses.Booking
         )
@@ -184,7 +184,9 @@ class AsyncClient:
 
         Where there is nothing to pay, no `method` and no gateway is needed.
         """
-        body = verb_arguments_to_request.pay(method=method, gateway=gateway, capture=capture, return_url=return_url)
+        body = verb_arguments_to_request_body.pay(
+            method=method, gateway=gateway, capture=capture, return_url=return_url
+        )
         return await self._send(
             http_messages.post("bookings", str(booking_id), "pay", body=body, key=key), responses.Paid
         )
@@ -204,7 +206,7 @@ class AsyncClient:
         key: str | None = None,
     ) -> responses.Booking:
         """Turn a hold into a sale whose money was taken elsewhere."""
-        body = verb_arguments_to_request.confirm(payment_id=payment_id, payment_method=payment_method)
+        body = verb_arguments_to_request_body.confirm(payment_id=payment_id, payment_method=payment_method)
         return await self._send(
             http_messages.post("bookings", str(booking_id), "confirm", body=body, key=key),
             responses.Booking,
@@ -227,7 +229,7 @@ class AsyncClient:
         key: str | None = None,
     ) -> responses.Undone:
         """Undo a sale, or some seats and units of it; its money goes back by the event's rules, unless you say."""
-        body = verb_arguments_to_request.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
+        body = verb_arguments_to_request_body.cancel(refund=refund, seats=seats, pools=pools, reason=reason)
         return await self._send(
             http_messages.post("bookings", str(booking_id), "cancel", body=body, key=key), responses.Undone
         )
@@ -236,7 +238,7 @@ class AsyncClient:
         self, booking_id: str | UUID, *, amount: int, reason: str | None = None, key: str | None = None
     ) -> responses.Paid:
         """Money back for a sale, all of it or a part, without a change to what was sold."""
-        body = verb_arguments_to_request.said(amount=amount, reason=reason)
+        body = verb_arguments_to_request_body.said(amount=amount, reason=reason)
         return await self._send(
             http_messages.post("bookings", str(booking_id), "refunds", body=body, key=key), responses.Paid
         )
@@ -270,7 +272,7 @@ class AsyncClient:
 
     async def token(self, buyer: str, *, seconds: int | None = None) -> responses.Token:
         """A token for one buyer, for use in the buyer's browser."""
-        body = verb_arguments_to_request.said(buyer=buyer, seconds=seconds)
+        body = verb_arguments_to_request_body.said(buyer=buyer, seconds=seconds)
         return await self._send(http_messages.post("tokens", body=body, key=None), responses.Token)
 
     async def _send(self, request: http_messages.ApiRequest, kind: type[T]) -> T:

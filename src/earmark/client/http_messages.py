@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from earmark.errors import EarmarkError, SetupError, Unreachable
-from earmark.schemas import errors_to_json_and_back, verb_arguments_to_request
+from earmark.schemas import errors_to_json_and_back, verb_arguments_to_request_body
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ def get(*path: str, **params: str | None) -> ApiRequest:
     return ApiRequest(method="GET", path=_path(path), params={name: value for name, value in params.items() if value})
 
 
-def post(*path: str, body: verb_arguments_to_request.Fields, key: str | None, method: str = "POST") -> ApiRequest:
+def post(*path: str, body: verb_arguments_to_request_body.Fields, key: str | None, method: str = "POST") -> ApiRequest:
     """A request that changes something. Its idempotency key is the caller's, or a new one."""
     return ApiRequest(
         method=method,
         path=_path(path),
-        content=verb_arguments_to_request.encode(body),
+        content=verb_arguments_to_request_body.encode(body),
         headers={"Content-Type": "application/json", KEY_HEADER: key or secrets.token_hex(16)},
     )
 

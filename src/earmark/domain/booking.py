@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain import state_machine
-from earmark.domain.hold_time_and_buyer_limits import Policy, extended_until
+from earmark.domain import booking_state_machine
+from earmark.domain.booking_state_machine import ACTIVE_STATES, State, Verb
+from earmark.domain.default_limits_for_all_events import Policy, extended_until
 from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import PoolDelta
-from earmark.domain.state_machine import ACTIVE_STATES, State, Verb
 from earmark.errors import BookingExpired, BookingResolved, ExtensionRefused, InvalidRequest, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from earmark.domain.event import Event
+    from earmark.domain.bookable_event import Event
 
 GAIN_SECONDS_MIN = 1
 
@@ -265,11 +265,11 @@ def refusal(booking: Booking, verb: Verb, *, now: datetime) -> Refusal | None:
     """The refusal that this verb meets on this booking now, if any; a due hold counts as expired."""
     if booking.state is State.EXPIRED or booking.is_due(now):
         return BookingExpired(expires_at=booking.expires_at)
-    if state_machine.may(booking.state, verb):
+    if booking_state_machine.may(booking.state, verb):
         return None
-    return state_machine.refusal(booking.state, verb)
+    return booking_state_machine.refusal(booking.state, verb)
 
 
 def _moved(booking: Booking, verb: Verb, to: State) -> Booking:
-    assert to in state_machine.MOVES[booking.state, verb], f"{verb} does not lead from {booking.state} to {to}"
+    assert to in booking_state_machine.MOVES[booking.state, verb], f"{verb} does not lead from {booking.state} to {to}"
     return msgspec.structs.replace(booking, state=to, version=booking.version + 1)

@@ -25,7 +25,7 @@ from earmark.errors import TooManyDeclines
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
-    from earmark.domain.hold_time_and_buyer_limits import Policy
+    from earmark.domain.default_limits_for_all_events import Policy
     from earmark.domain.live_or_test_mode import Mode
 
 WINDOW_SECONDS = 3600

@@ -18,7 +18,7 @@ from earmark.domain.money import AMOUNT_MAX
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from earmark.domain.event import Event
+    from earmark.domain.bookable_event import Event
 
 UNTIL_SECONDS_MAX = 10 * 366 * 24 * 3600
 PERCENT_MAX = 100

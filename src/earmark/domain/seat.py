@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+from earmark.domain.booking_state_machine import ACTIVE_STATES, State
 from earmark.domain.id_types import BookingId, Buyer, EventId, SeatId, SeatRef
-from earmark.domain.state_machine import ACTIVE_STATES, State
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.journal_field_changes import changes_of, plain_facts
+from earmark.domain.booking_state_machine import State, Verb
+from earmark.domain.journal_before_and_after_values import changes_of, plain_facts
 from earmark.domain.payment import PaymentState
-from earmark.domain.state_machine import State, Verb
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from earmark.engine.commands import (
+from earmark.engine.commands_and_results import (
     BookingCommand,
     CancelResult,
     Command,
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking
-    from earmark.domain.event import Event
+    from earmark.domain.booking_state_machine import Verb
     from earmark.domain.id_types import BookingId
     from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
-    from earmark.domain.state_machine import Verb
     from earmark.engine.ports.store import Ids, Transaction, TransactionStart
 
 A = TypeVar("A", bound=Command)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from earmark.domain.hold_time_and_buyer_limits import Policy
+from earmark.domain.booking_state_machine import Verb
+from earmark.domain.default_limits_for_all_events import Policy
 from earmark.domain.id_types import PoolRef, TotalRef
-from earmark.domain.state_machine import Verb
-from earmark.engine.commands import (
+from earmark.engine.commands_and_results import (
     Cancel,
     ChangeEvent,
     Command,
@@ -34,14 +34,14 @@ from earmark.engine.commands import (
     Result,
     TryAgain,
 )
+from earmark.engine.find_earlier_response_before_refusing import KeyLookup, KnownKeys, look_up_key
 from earmark.engine.group_commit import ROW_WAITS_MAX, BatchQueue, for_now
 from earmark.engine.hold_best_available import BestSeats
-from earmark.engine.look_up_idempotency_keys import KeyLookup, KnownKeys, look_up_key
+from earmark.engine.limits_and_ids_for_verbs import VerbContext
 from earmark.engine.pending_writes import CLOCK
 from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.seat_admission import Busy
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes
-from earmark.engine.verb_context import VerbContext
 from earmark.engine.verbs.cancel import cancel
 from earmark.engine.verbs.change_event import change
 from earmark.engine.verbs.confirm import confirm

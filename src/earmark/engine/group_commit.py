@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from earmark.engine.commands import Command, Outcome, Result, Row, TryAgain
-from earmark.engine.estimate_queue_time import LOCK_SECONDS_MIN, CommitSpeed
+from earmark.engine.commands_and_results import Command, Outcome, Result, Row, TryAgain
+from earmark.engine.measure_recent_commit_speed import LOCK_SECONDS_MIN, CommitSpeed
 from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.engine.queued_request import RESOLVED, QueuedRequest, unresolved

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from earmark.domain.bookable_event import check_on_sale
 from earmark.domain.choose_best_seats import Offer, Wish, allocate
-from earmark.domain.event import check_on_sale
 from earmark.domain.id_types import SeatId
 from earmark.domain.seat import SeatState, shown_state
-from earmark.engine.look_up_idempotency_keys import KnownKeys
+from earmark.engine.find_earlier_response_before_refusing import KnownKeys
 from earmark.errors import EventUnknown, NoneAvailable, Overloaded, SeatsTaken
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.id_types import EventId
     from earmark.domain.seat import Seat
-    from earmark.engine.commands import Hold, Result
+    from earmark.engine.commands_and_results import Hold, Result
     from earmark.engine.ports.store import SeatMap, SeatOnMap, Store
 
     class HoldCall(Protocol):

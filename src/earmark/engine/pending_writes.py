@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain import booking as law
-from earmark.domain import journal_field_changes
+from earmark.domain import journal_before_and_after_values
+from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.journal import Entry
 from earmark.domain.payment import PaymentKey
 from earmark.domain.pool import PoolDelta
-from earmark.domain.state_machine import State, Verb
 from earmark.engine.ports.store import Changes
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking
     from earmark.domain.decline_limits import Payer
-    from earmark.domain.event import Event
     from earmark.domain.id_types import BookingId, EntryId, PaymentId, PoolRef, RefundId, SeatRef, TotalRef
     from earmark.domain.journal import IdempotencyRecord
     from earmark.domain.payment import Payment, Refund
-    from earmark.engine.commands import Command, KeyedRequest
+    from earmark.engine.commands_and_results import Command, KeyedRequest
     from earmark.engine.ports.store import Ids
 
 CLOCK = "clock"
@@ -166,7 +166,7 @@ class PendingWrites:
         """A refund as it now is, and as it was if it is not new. The next entry about its payment records it."""
         self._refunds[refund.id] = refund
         unrecorded = self._refunds_unrecorded.setdefault(str(refund.payment_id), {})
-        unrecorded[str(refund.id)] = journal_field_changes.refund_pairs(before, refund)
+        unrecorded[str(refund.id)] = journal_before_and_after_values.refund_pairs(before, refund)
         return refund
 
     def record_repeat(
@@ -258,10 +258,10 @@ class PendingWrites:
         facts = _facts(before, after)
         if money:
             refunds = self._refunds_unrecorded.pop(money["id"], None)
-            facts["payment"] = money | {journal_field_changes.REFUNDS: refunds} if refunds else money
+            facts["payment"] = money | {journal_before_and_after_values.REFUNDS: refunds} if refunds else money
         if opened:
-            pairs = journal_field_changes.payment_pairs(None, opened)
-            facts[journal_field_changes.OPENED] = {name: new for name, (_, new) in pairs.items()}
+            pairs = journal_before_and_after_values.payment_pairs(None, opened)
+            facts[journal_before_and_after_values.OPENED] = {name: new for name, (_, new) in pairs.items()}
         entry = Entry(
             id=entry_id,
             event_id=after.event_id,
@@ -294,8 +294,8 @@ def _facts(before: Booking | None, after: Booking) -> dict[str, Any]:
     """The fields that changed, by name: as they now are, and as they were."""
     facts: dict[str, Any] = {}
     if before is not None:
-        facts[journal_field_changes.WAS] = journal_field_changes.was(before, after)
-    for name in journal_field_changes.BOOKING_FIELDS:
+        facts[journal_before_and_after_values.WAS] = journal_before_and_after_values.was(before, after)
+    for name in journal_before_and_after_values.BOOKING_FIELDS:
         value = getattr(after, name)
         if value is None or (before is not None and (value is (was := getattr(before, name)) or value == was)):
             continue

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from earmark.engine.commands import Command, Result
+from earmark.engine.commands_and_results import Command, Result
 from earmark.errors import EarmarkError, OutcomeUnknown, Overloaded
 
 if TYPE_CHECKING:

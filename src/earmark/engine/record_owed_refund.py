@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain import journal_field_changes
+from earmark.domain import journal_before_and_after_values
 from earmark.domain import payment as law
 from earmark.domain.payment import PaymentState, Refund, payment_id_of
 
@@ -53,4 +53,8 @@ def give_up(writes: PendingWrites, before: Payment) -> Payment:
 def owed_facts(payment: Payment, *, before: Payment, **facts: Any) -> dict[str, Any]:
     """A payment, as the journal records what is owed of it."""
     own = {"id": str(payment.id), "state": payment.state.value, "currency": payment.currency}
-    return own | {journal_field_changes.CHANGED: journal_field_changes.payment_pairs(before, payment)} | facts
+    return (
+        own
+        | {journal_before_and_after_values.CHANGED: journal_before_and_after_values.payment_pairs(before, payment)}
+        | facts
+    )

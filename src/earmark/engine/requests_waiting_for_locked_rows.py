@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from earmark.engine.commands import Command, Row
+from earmark.engine.commands_and_results import Command, Row
 from earmark.engine.queued_request import unresolved
 from earmark.errors import Overloaded
 

@@ -3,6 +3,7 @@
 Worth using without the booking engine, and independent of it.
 """
 
+from earmark.locks.advisory_in_progress_marker import Marker
 from earmark.locks.backend_protocol import Backend, Claim, DirectBackend, Grant, Group, Holding
 from earmark.locks.errors import (
     AlreadyMarked,
@@ -16,9 +17,8 @@ from earmark.locks.errors import (
     QueueFull,
     TimeRefused,
 )
-from earmark.locks.in_progress_markers import Marker
 from earmark.locks.lock import Attempt, Held, Lock
-from earmark.locks.locks import Locks
+from earmark.locks.lock_manager import Locks
 from earmark.locks.sync_locks import SyncHeld, SyncLocks
 
 __all__ = [

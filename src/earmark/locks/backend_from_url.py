@@ -220,7 +220,7 @@ def _memory(settings: BackendSettings) -> BackendFactory:
 
 
 def _fenced(factory: BackendFactory, database: str, settings: BackendSettings) -> BackendFactory:
-    from earmark.locks.fencing import DatabaseFences, FencedLeases
+    from earmark.locks.fencing_tokens_from_postgres import DatabaseFences, FencedLeases
     from earmark.locks.postgres import PostgresLeases
 
     def connect() -> Backend:

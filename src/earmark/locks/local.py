@@ -23,7 +23,7 @@ import msgspec
 
 from earmark.locks.backend_protocol import Grant, Group, Holding
 from earmark.locks.errors import LockBusy, QueueFull
-from earmark.locks.glob_patterns import compiled
+from earmark.locks.glob_to_regex import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from earmark.locks.duration_limits import ttl_seconds
 from earmark.locks.errors import LocksUnavailable
-from earmark.locks.held_lock import HeldLock
-from earmark.locks.watchdog import TaskWatchdog
+from earmark.locks.held_lock_base_class import HeldLock
+from earmark.locks.renew_lock_while_held import TaskWatchdog
 from earmark.locks.with_blocks_by_caller import BlockEntries
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from earmark.locks.locks import Locks
+    from earmark.locks.lock_manager import Locks
+    from earmark.locks.renew_lock_while_held import Renewal
     from earmark.locks.sync_locks import SyncHeld
-    from earmark.locks.watchdog import Renewal
 
 logger = logging.getLogger("earmark.locks")
 

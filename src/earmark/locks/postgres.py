@@ -28,7 +28,7 @@ import asyncpg
 
 from earmark.locks.backend_protocol import Grant, Group, Holding
 from earmark.locks.errors import LockBusy, LocksUnavailable, TimeRefused
-from earmark.locks.glob_patterns import literal, regex_of
+from earmark.locks.glob_to_regex import literal, regex_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence

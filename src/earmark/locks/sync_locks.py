@@ -14,16 +14,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from earmark.locks import call_function_while_held
+from earmark.locks import check_and_call_given_function
 from earmark.locks import keys as names
 from earmark.locks.acquire_checks_and_stats import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
+from earmark.locks.advisory_in_progress_marker import Marker
 from earmark.locks.backend_protocol import Claim
+from earmark.locks.call_methods_after_fork import call_in_child
 from earmark.locks.duration_limits import ttl_seconds, wait_seconds
 from earmark.locks.errors import AlreadyMarked, LockBusy, LocksUnavailable, QueueFull
-from earmark.locks.fork_hooks import call_in_child
-from earmark.locks.held_lock import HeldLock
-from earmark.locks.in_progress_markers import Marker
-from earmark.locks.watchdog import ThreadWatchdog
+from earmark.locks.held_lock_base_class import HeldLock
+from earmark.locks.renew_lock_while_held import ThreadWatchdog
 from earmark.locks.with_blocks_by_caller import BlockEntries
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from earmark.locks.backend_from_url import BackendFactory
     from earmark.locks.backend_protocol import DirectBackend, Grant, Holding
     from earmark.locks.lock import Attempt, Lock
-    from earmark.locks.locks import Locks
+    from earmark.locks.lock_manager import Locks
+    from earmark.locks.renew_lock_while_held import Renewal
     from earmark.locks.stats import Stats
-    from earmark.locks.watchdog import Renewal
 
 logger = logging.getLogger("earmark.locks")
 
@@ -115,21 +115,21 @@ class SyncLocks:
 
         A thread cannot await: `work` that is async is a `TypeError`.
         """
-        call_function_while_held.check_plain(work)
+        check_and_call_given_function.check_plain(work)
         with self.lock(*several(keys), **how) as held:
-            return call_function_while_held.perform_plain(work, held)
+            return check_and_call_given_function.perform_plain(work, held)
 
     def attempt(self, keys: str | Sequence[str], work: Callable[..., Any], **how: Any) -> Attempt:
         """As `run`, but returns `busy` instead of raising when another caller holds the lock."""
         from earmark.locks.lock import Attempt
 
-        call_function_while_held.check_plain(work)
+        check_and_call_given_function.check_plain(work)
         entered = False
 
         def entering(held: SyncHeld) -> Any:
             nonlocal entered
             entered = True
-            return call_function_while_held.perform_plain(work, held)
+            return check_and_call_given_function.perform_plain(work, held)
 
         try:
             return Attempt(value=self.run(keys, entering, **how))

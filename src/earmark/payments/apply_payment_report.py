@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain import booking as booking_law
-from earmark.domain import journal_field_changes
+from earmark.domain import journal_before_and_after_values
 from earmark.domain import payment as law
-from earmark.domain.event import OnDecline, per_buyer_max
+from earmark.domain.bookable_event import OnDecline, per_buyer_max
+from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.id_types import PoolRef, TotalRef
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, Refund, RefundState, SettledAs, Standing
 from earmark.domain.seat import SeatAvailability, availability
-from earmark.domain.state_machine import State, Verb
 from earmark.engine.pending_writes import PendingWrites
 from earmark.engine.ports.store import Changes
-from earmark.payments import record_payment_step as notes
+from earmark.payments import record_and_schedule_payment_step as notes
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import datetime
 
+    from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking
-    from earmark.domain.event import Event
-    from earmark.domain.hold_time_and_buyer_limits import Policy
+    from earmark.domain.default_limits_for_all_events import Policy
     from earmark.domain.id_types import BookingId, SeatRef
     from earmark.domain.seat import SeatSeen
     from earmark.engine.ports.gateway import Callback, Report
@@ -271,7 +271,7 @@ class _ReportedPayment:
             after = self._follow(before, after, wanted=wanted)
         elif self._is_deciding(report) and wanted:
             self._pin(before, after, processing=report.standing is Standing.PROCESSING)
-        if not self._recorded and journal_field_changes.payment_pairs(before, after):
+        if not self._recorded and journal_before_and_after_values.payment_pairs(before, after):
             notes.learn(self._writes, booking, before, after)
         # A refund on its way is read again later, also of a payment that an operator has to look at.
         asked = any(refund.state is RefundState.PENDING for refund in self._about.refunds)

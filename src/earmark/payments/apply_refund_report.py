@@ -17,7 +17,7 @@ from earmark.domain import payment as law
 from earmark.domain.payment import RefundState
 from earmark.engine.pending_writes import PendingWrites
 from earmark.engine.ports.gateway import RefundReport, RefundStanding
-from earmark.payments import record_payment_step as notes
+from earmark.payments import record_and_schedule_payment_step as notes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ import msgspec
 from earmark.domain import payment as law
 from earmark.domain.id_types import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
-from earmark.engine.commands import Decided, PayResult, Replayed
+from earmark.engine.commands_and_results import Decided, PayResult, Replayed
 from earmark.engine.ports.gateway import (
     Gateway,
     GatewayDenied,
@@ -35,8 +35,8 @@ from earmark.engine.verbs.expire import CONTENDED_SECONDS
 from earmark.engine.verbs.hold import RELIEF_ROUNDS_MAX
 from earmark.errors import GatewayUnavailable, InvalidRequest, Outage, PaymentInProgress
 from earmark.payments import apply_payment_report, apply_refund_report
+from earmark.payments.due_payment_queues_by_gateway import GatewayQueues
 from earmark.payments.gateway_orders import order_of, refund_order_of, without_code
-from earmark.payments.gateway_queues import GatewayQueues
 from earmark.payments.open_and_conclude_payment import conclude_payment, is_concluded, open_payment
 from earmark.payments.record_requested_refund import record_refund
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Refund
-    from earmark.engine.commands import Pay, RefundPayment, Result
+    from earmark.engine.commands_and_results import Pay, RefundPayment, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Callback, RefundReport
     from earmark.engine.ports.store import Dossier, Transaction

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from earmark.domain.payment import Payment, Refund
-    from earmark.engine.commands import KeyedRequest, Pay
+    from earmark.engine.commands_and_results import KeyedRequest, Pay
     from earmark.engine.ports.gateway import Gateway, TakesCodes
 
 

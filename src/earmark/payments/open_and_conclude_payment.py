@@ -15,7 +15,8 @@ import msgspec
 
 from earmark.domain import booking as law
 from earmark.domain import decline_limits
-from earmark.domain.mask_payment_method import show
+from earmark.domain.booking_state_machine import State, Verb
+from earmark.domain.mask_and_reference_payment_method import show
 from earmark.domain.payment import (
     PAYING_SECONDS,
     Payment,
@@ -28,9 +29,8 @@ from earmark.domain.payment import (
     scheduled,
     was_denied,
 )
-from earmark.domain.state_machine import State, Verb
 from earmark.engine.batch_transaction import find, lock, lock_counts, open_on_bookings
-from earmark.engine.commands import PayResult
+from earmark.engine.commands_and_results import PayResult
 from earmark.errors import IdempotencyMismatch, Refusal
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.decline_limits import Payer
-    from earmark.domain.hold_time_and_buyer_limits import Policy
+    from earmark.domain.default_limits_for_all_events import Policy
     from earmark.domain.id_types import PaymentId
     from earmark.domain.payment import PaymentKey
     from earmark.engine.batch_transaction import BatchDecisions
-    from earmark.engine.commands import KeyedRequest, Outcome, Pay, Result
+    from earmark.engine.commands_and_results import KeyedRequest, Outcome, Pay, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.store import Ids, Transaction
 

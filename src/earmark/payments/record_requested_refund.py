@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.domain import booking as booking_law
-from earmark.domain.state_machine import Verb, may, refusal
+from earmark.domain.booking_state_machine import Verb, may, refusal
 from earmark.engine.batch_transaction import find, lock, open_on_bookings
-from earmark.engine.commands import PayResult
+from earmark.engine.commands_and_results import PayResult
 from earmark.engine.record_owed_refund import owe, owed_facts, payment_of
 from earmark.errors import RefundRefused, Refusal
 
 if TYPE_CHECKING:
-    from earmark.engine.commands import Outcome, RefundPayment, Result
+    from earmark.engine.commands_and_results import Outcome, RefundPayment, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.store import Ids, Transaction
 

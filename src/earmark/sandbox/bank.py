@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.sandbox.bank_records import BankRecords
+from earmark.sandbox.check_bank_requests import (
+    check_amount,
+    check_currency,
+    check_metadata,
+    check_method,
+    check_refund,
+    unexpected,
+)
 from earmark.sandbox.model import (
     AS_REQUESTED,
     CAPTURE_REFUSED,
@@ -32,14 +40,6 @@ from earmark.sandbox.model import (
     missing,
 )
 from earmark.sandbox.payment_methods import METHODS, Card, RefundBehaviour
-from earmark.sandbox.validation import (
-    check_amount,
-    check_currency,
-    check_metadata,
-    check_method,
-    check_refund,
-    unexpected,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from earmark.sandbox import callback_signature, stripe_json
+from earmark.sandbox import sign_and_verify_callbacks, stripe_json
 from earmark.sandbox.faults import Fault, FaultScript
 from earmark.sandbox.model import BankEvent
 
@@ -114,8 +114,8 @@ class CallbackSender:
     def signed(self, event: BankEvent) -> tuple[dict[str, str], bytes]:
         """The headers, with a signature of the current time, and the body of an event."""
         body = msgspec.json.encode(stripe_json.event(event, base_url=self._settings.base_url))
-        value = callback_signature.sign(body, secret=self._settings.secret, now=self._settings.clock.now())
-        return {"Content-Type": "application/json; charset=utf-8", callback_signature.HEADER: value}, body
+        value = sign_and_verify_callbacks.sign(body, secret=self._settings.secret, now=self._settings.clock.now())
+        return {"Content-Type": "application/json; charset=utf-8", sign_and_verify_callbacks.HEADER: value}, body
 
     async def send_due(self, *, flush: bool = False) -> int:
         """Send the due deliveries, with `flush` also those held back; returns how many the shop accepted."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from earmark.sandbox.assemble_sandbox import Sandbox
     from earmark.sandbox.callbacks import CallbackDelivery
-    from earmark.sandbox.sandbox import Sandbox
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from earmark.engine.ports.gateway import (
     RefundStanding,
     Report,
 )
-from earmark.sandbox import callback_signature, stripe_json
+from earmark.sandbox import sign_and_verify_callbacks, stripe_json
 from earmark.sandbox.call_pipeline import ReplyLost
 from earmark.sandbox.model import (
     PAYMENT_ID,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
     from datetime import datetime
 
-    from earmark.sandbox.sandbox import Sandbox
+    from earmark.sandbox.assemble_sandbox import Sandbox
 
 T = TypeVar("T")
 Moved = TypeVar("Moved", bound=BankIntent | BankRefund)
@@ -201,7 +201,7 @@ class SandboxGateway:
 
     def read_callback(self, headers: Mapping[str, str], body: bytes) -> Callback:
         """Verify the signature and its time, and read the event."""
-        callback_signature.verify(headers, body, secret=self.sandbox.secret, now=self.sandbox.clock.now())
+        sign_and_verify_callbacks.verify(headers, body, secret=self.sandbox.secret, now=self.sandbox.clock.now())
         try:
             event = msgspec.json.decode(body)
             about = event["data"]["object"]

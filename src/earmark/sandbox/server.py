@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from earmark.clock import MovableClock
 from earmark.errors import SetupError
-from earmark.sandbox.sandbox import Sandbox
+from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.stripe_endpoints import create_app
 
 if TYPE_CHECKING:

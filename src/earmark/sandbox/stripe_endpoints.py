@@ -20,7 +20,7 @@ from earmark.sandbox.call_pipeline import ReplyLost
 from earmark.sandbox.form_encoding import Form
 from earmark.sandbox.model import BankIntent, BankRefund, BankRefusal, ScriptedOutcome, invalid, missing
 from earmark.sandbox.read_body_within_limits import BodyRefused, read_body
-from earmark.sandbox.stripe_request import StripeRequest
+from earmark.sandbox.run_and_answer_stripe_request import StripeRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-    from earmark.sandbox.sandbox import Sandbox
+    from earmark.sandbox.assemble_sandbox import Sandbox
     from earmark.sandbox.stripe_json import JsonObject
 
 QUERY = re.compile(r"""metadata\[(["'])(?P<key>[^"']+)\1\]\s*:\s*(["'])(?P<value>[^"']*)\3""")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from earmark.sandbox.sandbox import Sandbox
+    from earmark.sandbox.assemble_sandbox import Sandbox
 
     Acted = Callable[[BankIntent], Awaitable[object]]
 

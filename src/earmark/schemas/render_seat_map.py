@@ -10,14 +10,14 @@ import msgspec
 
 from earmark.domain.seat import SeatState
 from earmark.schemas import to_response
-from earmark.seatmap.cache import RenderedMap
+from earmark.seatmap.rendered_seat_map_cache import RenderedMap
 from earmark.seatmap.state_and_changes import SeatPart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from earmark.domain.event import Event
+    from earmark.domain.bookable_event import Event
     from earmark.domain.id_types import Buyer
     from earmark.domain.pool import Pool
     from earmark.engine.ports.store import SeatMap, SeatOnMap

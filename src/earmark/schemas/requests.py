@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from earmark.domain.event import OnDecline
-from earmark.domain.hold_time_and_buyer_limits import TTL_SECONDS_MAX, TTL_SECONDS_MIN
+from earmark.domain.bookable_event import OnDecline
+from earmark.domain.default_limits_for_all_events import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from earmark.domain.money import AMOUNT_MAX
 from earmark.domain.payment import Capture
 from earmark.domain.refund_rules import PERCENT_MAX, UNTIL_SECONDS_MAX

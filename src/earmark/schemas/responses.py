@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from earmark.domain.event import OnDecline
-from earmark.domain.journal_field_changes import Change
+from earmark.domain.bookable_event import OnDecline
+from earmark.domain.booking_state_machine import State
+from earmark.domain.journal_before_and_after_values import Change
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import Money
 from earmark.domain.payment import PaymentState, RefundState
 from earmark.domain.refund_rules import Reason
 from earmark.domain.seat import SeatState
-from earmark.domain.state_machine import State
 
 Moment = Annotated[datetime, Meta(tz=True, description="RFC 3339, with a time zone")]
 

@@ -9,16 +9,16 @@ from uuid import UUID
 
 import msgspec
 
+from earmark.domain.bookable_event import Event
+from earmark.domain.booking_state_machine import State
 from earmark.domain.choose_best_seats import Wish
 from earmark.domain.detect_card_numbers import check_payment_method
-from earmark.domain.event import Event
 from earmark.domain.id_types import BookingId, EventId, PoolId, SeatId
 from earmark.domain.money import AMOUNT_MAX, is_currency
 from earmark.domain.payment import payment_id_for
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
-from earmark.domain.state_machine import State
-from earmark.engine.commands import (
+from earmark.engine.commands_and_results import (
     Cancel,
     ChangeEvent,
     Confirm,
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from earmark.domain.id_types import Buyer, EntryId
-    from earmark.engine.commands import Actor, KeyedRequest
+    from earmark.engine.commands_and_results import Actor, KeyedRequest
     from earmark.engine.ports.store import Ids
-    from earmark.payments.service import PaymentTerms
+    from earmark.payments.choose_gateway_and_pay import PaymentTerms
 
 YEARS = range(1970, 9999)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

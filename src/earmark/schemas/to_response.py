@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain.journal_field_changes import changes_of, plain_facts
+from earmark.domain.booking_state_machine import State
+from earmark.domain.journal_before_and_after_values import changes_of, plain_facts
 from earmark.domain.money import Money
 from earmark.domain.payment import UNDECIDED, PaymentState
 from earmark.domain.seat import SeatState, shown_state
-from earmark.domain.state_machine import State
 from earmark.errors import BookingExpired, BookingResolved, PaymentDeclined
 from earmark.schemas import responses
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking, SeatLine
-    from earmark.domain.event import Event
     from earmark.domain.id_types import Buyer
     from earmark.domain.journal import Entry
     from earmark.domain.payment import Payment, Refund
     from earmark.domain.pool import Pool
-    from earmark.engine.commands import CancelResult, PayResult
+    from earmark.engine.commands_and_results import CancelResult, PayResult
     from earmark.engine.ports.store import SeatMap, SeatOnMap
     from earmark.errors import Refusal
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from earmark.engine.ports.store import MAP_HORIZON
 from earmark.errors import EventUnknown, Outage
 from earmark.observability import logs
-from earmark.seatmap.seats_in_journal_entry import needs_history, seats_named
+from earmark.seatmap.seat_ids_in_journal_entry import needs_history, seats_named
 from earmark.seatmap.state_and_changes import MapState
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.id_types import EventId, SeatId
-    from earmark.engine.ports.journal_numbering import Numbered
+    from earmark.engine.ports.number_and_read_journal import Numbered
     from earmark.engine.ports.store import Clock, SeatMap, Store
     from earmark.seatmap.state_and_changes import Frame, MapRenderer
 

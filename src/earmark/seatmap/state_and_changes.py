@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import Buyer, PoolId, SeatId
-from earmark.domain.state_machine import State
 from earmark.seatmap import sse_frames
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
-    from earmark.domain.event import Event
+    from earmark.domain.bookable_event import Event
     from earmark.domain.id_types import BookingId
     from earmark.domain.pool import Pool
     from earmark.engine.ports.store import SeatMap, SeatOnMap
-    from earmark.seatmap.cache import RenderedMap
+    from earmark.seatmap.rendered_seat_map_cache import RenderedMap
 
 STEPS_MAX = 1000
 DELTA_MAX = 100

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.domain.id_types import Buyer, EventId
     from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Clock, Store
-    from earmark.seatmap.hand_entries_to_followers import EntryFeed
+    from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
     from earmark.seatmap.state_and_changes import MapRenderer
 
 POLL_SECONDS = 0.25

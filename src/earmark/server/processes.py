@@ -30,8 +30,8 @@ from prometheus_client.multiprocess import mark_process_dead
 from earmark.config import Settings
 from earmark.errors import SetupError
 from earmark.observability import logs
-from earmark.server import run as server
-from earmark.wiring import databases
+from earmark.server import serve_in_one_process as server
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +61,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], command: Se
     refuse(settings)
     server.check_free(settings.host, settings.port)
     # Checked by the parent, so that an error of the database is reported once and not by every process.
-    store = await databases.open_store(settings.database_url)
+    store = await open_and_maintain_databases.open_store(settings.database_url)
     try:
         await store.check()
     finally:
@@ -78,7 +78,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None], command: Se
 def refuse(settings: Settings) -> None:
     """Raise `SetupError` for several processes on a platform or a database that only one process can use."""
     scheme = urlsplit(settings.database_url).scheme
-    if settings.processes == 1 or scheme in databases.POSTGRES:
+    if settings.processes == 1 or scheme in open_and_maintain_databases.POSTGRES:
         why = (
             None
             if sys.platform == "linux" or settings.processes == 1

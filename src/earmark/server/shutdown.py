@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from earmark.api.middleware.in_flight import RequestsInFlight
+    from earmark.api.middleware.requests_in_flight_and_shutdown import RequestsInFlight
 
 REQUESTS_SECONDS_MAX = 2.5
 """How long requests under way are waited for once new connections are refused."""

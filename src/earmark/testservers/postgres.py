@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 from earmark.testservers.binaries import postgres_binaries
 from earmark.testservers.errors import ServerUnavailable, StatementRefused
 from earmark.testservers.os_account import server_account
-from earmark.testservers.server_handle import ServerHandle
+from earmark.testservers.server_base_class import ServerHandle
 from earmark.testservers.supervised_process import SupervisedProcess, environment
 
 URL_VARIABLE: Final = "EARMARK_TEST_DATABASE_URL"

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from earmark.testservers.binaries import valkey_binary
 from earmark.testservers.os_account import server_account
-from earmark.testservers.server_handle import ServerHandle
+from earmark.testservers.server_base_class import ServerHandle
 from earmark.testservers.supervised_process import SupervisedProcess
 
 URL_VARIABLE: Final = "EARMARK_TEST_REDIS_URL"

@@ -1,6 +1,6 @@
 // One card per booking of this buyer: the countdown and the buttons while it is held, a receipt once it is paid.
 
-import { Countdown } from "./countdown.js";
+import { Countdown } from "./countdown-timer.js";
 import { el } from "./dom.js";
 import { claim, clock, money } from "./format.js";
 

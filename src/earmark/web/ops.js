@@ -3,7 +3,7 @@
 import { byId, el } from "./dom.js";
 import * as api from "./ops-api.js";
 import * as cards from "./ops-cards.js";
-import { explain } from "./ops-explain-booking.js";
+import { explain } from "./ops-explain-booking-or-seat.js";
 import { Poller } from "./poller.js";
 import { age, count } from "./format.js";
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.gateway import Gateway
     from earmark.engine.ports.store import Clock
     from earmark.engine.prepaid_accounts import Accounts
-    from earmark.payments.gateways.balance.account_codes import AccountCodes
+    from earmark.payments.gateways.balance.account_access_codes import AccountCodes
 
 SANDBOX_PAYMENTS_MAX = 5000
 """How many test payments the sandbox in a process remembers: a few megabytes."""
@@ -35,8 +35,8 @@ def open_sandbox(
     It runs for as long as its process, so it remembers the newest payments and a short log. A test that looks at all of
     it builds a `Sandbox` of its own.
     """
+    from earmark.sandbox.assemble_sandbox import Sandbox
     from earmark.sandbox.gateway import SandboxGateway
-    from earmark.sandbox.sandbox import Sandbox
 
     sandbox = Sandbox(clock or SystemClock(), secret=secret, payments_max=SANDBOX_PAYMENTS_MAX, log_max=SANDBOX_LOG_MAX)
     sandbox.base_url = url or sandbox.base_url
@@ -67,7 +67,7 @@ def codes_for(settings: Settings) -> AccountCodes:
             f"servers use. Only if there is none yet, make one and keep it: {command}"
         )
         raise SetupError(problem=problem)
-    from earmark.payments.gateways.balance.account_codes import AccountCodes
+    from earmark.payments.gateways.balance.account_access_codes import AccountCodes
 
     return AccountCodes(secrets_of(settings.account_secret))
 

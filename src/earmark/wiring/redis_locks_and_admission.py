@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from earmark.config import Settings
     from earmark.engine.ports.seat_admission import Admission
     from earmark.locks import Locks
-    from earmark.seatmap.announce_new_entries_over_redis import Listener
-    from earmark.seatmap.hand_entries_to_followers import EntryFeed
+    from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
+    from earmark.seatmap.notify_processes_of_entries_over_redis import Listener
 
 NOTIFICATION_SECONDS_MAX = 2.0
 
@@ -67,19 +67,21 @@ class Notifications:
     def publish(self, feed: EntryFeed) -> None:
         """Send what this process's relay publishes to the other processes, until closed."""
         if self._connections is not None:
-            from earmark.seatmap import announce_new_entries_over_redis
+            from earmark.seatmap import notify_processes_of_entries_over_redis
 
             self._tasks.append(
-                asyncio.create_task(announce_new_entries_over_redis.publish_numbers(feed, self._connections[0]))
+                asyncio.create_task(notify_processes_of_entries_over_redis.publish_numbers(feed, self._connections[0]))
             )
 
     def listen(self, listener: Listener) -> None:
         """Pass on what other processes publish, until closed."""
         if self._connections is not None:
-            from earmark.seatmap import announce_new_entries_over_redis
+            from earmark.seatmap import notify_processes_of_entries_over_redis
 
             self._tasks.append(
-                asyncio.create_task(announce_new_entries_over_redis.receive_numbers(listener, self._connections[0]))
+                asyncio.create_task(
+                    notify_processes_of_entries_over_redis.receive_numbers(listener, self._connections[0])
+                )
             )
 
     async def close(self) -> None:

@@ -16,14 +16,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from earmark.domain.hold_time_and_buyer_limits import Policy
-from earmark.domain.mask_payment_method import SANDBOX
+from earmark.domain.default_limits_for_all_events import Policy
+from earmark.domain.mask_and_reference_payment_method import SANDBOX
 from earmark.engine.engine import Engine
-from earmark.payments.service import PaymentService
-from earmark.seatmap.hand_entries_to_followers import EntryFeed
+from earmark.payments.choose_gateway_and_pay import PaymentService
+from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.uuids import Uuid7Ids
-from earmark.wiring.databases import open_store
 from earmark.wiring.gateways import capture_for, open_gateways, open_sandbox, sandbox_url
+from earmark.wiring.open_and_maintain_databases import open_store
 from earmark.wiring.redis_locks_and_admission import Notifications, lock_addresses, open_admission, open_locks
 from earmark.wiring.workers import dispatcher_for, heartbeat_for, workers_for
 from earmark.workers import loop

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from earmark.errors import SetupError
 from earmark.workers.due_hold_sweeper import Sweeper
 from earmark.workers.heartbeat import Heartbeat
+from earmark.workers.journal_publishing_relay import OutboxRelay
 from earmark.workers.old_row_janitor import Janitor
-from earmark.workers.outbox_relay import OutboxRelay
 from earmark.workers.stuck_lock_monitor import LockMonitor
 from earmark.workers.unfinished_payment_reconciler import Reconciler
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from earmark.config import Settings
     from earmark.engine.engine import Engine
     from earmark.engine.ports.store import Store
-    from earmark.engine.ports.webhooks import Webhooks
+    from earmark.engine.ports.webhook_storage import Webhooks
     from earmark.locks import Locks
     from earmark.payments.drive_payment_to_its_end import PaymentDriver
-    from earmark.seatmap.hand_entries_to_followers import EntryFeed
+    from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
     from earmark.workers.loop import Worker
     from earmark.workers.webhook_dispatcher import WebhookDispatcher
 
@@ -58,7 +58,7 @@ def dispatcher_for(settings: Settings, webhooks: Webhooks) -> WebhookDispatcher:
     """The webhook dispatcher, with its HTTP client."""
     try:
         from earmark.webhooks.check_target_addresses import Targets
-        from earmark.webhooks.sender import WebhookSender
+        from earmark.webhooks.sign_and_send_one_webhook import WebhookSender
         from earmark.workers.webhook_dispatcher import WebhookDispatcher
     except ImportError as missing:
         raise SetupError(problem="Calling webhooks needs an extra: pip install 'earmark[server]'") from missing

@@ -17,15 +17,15 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from earmark.domain.webhook import DeliveryState, next_try, rest_seconds
-from earmark.engine.ports.webhooks import DeliveryResult, WebhookHealth
+from earmark.engine.ports.webhook_storage import DeliveryResult, WebhookHealth
 from earmark.observability import logs
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.webhook import Delivery
-    from earmark.engine.ports.webhooks import DeliveryLease, Webhooks
-    from earmark.webhooks.sender import Round, WebhookResponse, WebhookSender
+    from earmark.engine.ports.webhook_storage import DeliveryLease, Webhooks
+    from earmark.webhooks.sign_and_send_one_webhook import Round, WebhookResponse, WebhookSender
 
 WEBHOOKS_AT_ONCE_MAX = 32
 """How many webhooks are served at once."""

@@ -18,7 +18,7 @@ from earmark.domain.live_or_test_mode import Mode
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
     from earmark.domain.id_types import KeyId
 

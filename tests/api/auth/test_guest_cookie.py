@@ -20,7 +20,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.observability.redaction import STRUCK, redact
 
 if TYPE_CHECKING:
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 PLAIN, HOST, SECURE = "earmark_guest", "__Host-earmark_guest", "__Secure-earmark_guest"
 ELSEWHERE = {"Origin": "https://elsewhere.example"}

@@ -13,7 +13,7 @@ import pytest
 from tests.api.conftest import FixedClock
 from tests.api.matrix import Ticks
 
-from earmark.api.auth import bulk_key_lookup, key_cache
+from earmark.api.auth import key_cache, read_all_keys_once_a_second
 from earmark.api.auth.key_cache import KeyCache
 from earmark.api.auth.keys_and_tokens import (
     Authenticator,
@@ -23,12 +23,12 @@ from earmark.api.auth.keys_and_tokens import (
     new_key,
     new_key_id,
 )
-from earmark.api.middleware.deadlines import Deadline
+from earmark.api.middleware.run_handler_within_deadline import Deadline
 from earmark.domain.api_key import ApiKey, Scope
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.api_keys import Keys
 from earmark.errors import Outage, Overloaded, StoreUnavailable
-from earmark.store.api_keys import StoredKeys
+from earmark.store.both_databases.api_keys import StoredKeys
 from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -202,7 +202,9 @@ async def test_many_wrong_keys_fill_neither_the_memory_nor_the_database(key_stor
     assert await own, "a key that was good before does not wait behind unknown keys"
     told = await asyncio.gather(*looks, return_exceptions=True)
     assert {type(answer) for answer in told} == {type(None), Overloaded}
-    assert told.count(None) == key_cache.UNKNOWN_WAITING_MAX + bulk_key_lookup.WAITING_MAX, "so many wait, and no more"
+    assert told.count(None) == key_cache.UNKNOWN_WAITING_MAX + read_all_keys_once_a_second.WAITING_MAX, (
+        "so many wait, and no more"
+    )
     assert key_store.asked <= key_cache.UNKNOWN_WAITING_MAX + 2, "all others shared one read of all keys"
     assert key_store.at_once_max <= key_cache.UNKNOWN_AT_ONCE + 1
     for stranger in strangers[:500]:
@@ -216,9 +218,9 @@ async def test_many_requests_get_429_where_not_all_keys_can_be_read(
     key_store: SlowKeyStore, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key beyond those that were read is not called wrong."""
-    monkeypatch.setattr(bulk_key_lookup, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(bulk_key_lookup, "PAGE", 1)
-    monkeypatch.setattr(bulk_key_lookup, "KEYS_MAX", 1)
+    monkeypatch.setattr(read_all_keys_once_a_second, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(read_all_keys_once_a_second, "PAGE", 1)
+    monkeypatch.setattr(read_all_keys_once_a_second, "KEYS_MAX", 1)
     cache = KeyCache(Keys(key_store), timer=ticks)
     first, second = sorted([await made(key_store), await made(key_store)])
     key_store.open.clear()
@@ -251,7 +253,7 @@ async def test_the_key_behind_a_token_does_not_count_as_wrong(key_store: SlowKey
 
 async def test_waiting_requests_are_answered_in_groups(key_store: SlowKeyStore, ticks: Ticks) -> None:
     """Another request has its turn after each group, whatever number waits."""
-    snapshot = bulk_key_lookup.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
+    snapshot = read_all_keys_once_a_second.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
     told = 0
 
     async def wait() -> None:
@@ -259,21 +261,23 @@ async def test_waiting_requests_are_answered_in_groups(key_store: SlowKeyStore, 
         await snapshot.read()
         told += 1
 
-    waits = [asyncio.create_task(wait()) for _ in range(bulk_key_lookup.WAITING_MAX)]
-    await until(lambda: snapshot._waiting_count == bulk_key_lookup.WAITING_MAX)
+    waits = [asyncio.create_task(wait()) for _ in range(read_all_keys_once_a_second.WAITING_MAX)]
+    await until(lambda: snapshot._waiting_count == read_all_keys_once_a_second.WAITING_MAX)
     steps, before = [], 0
     while not all(one.done() for one in waits):
         await asyncio.sleep(0)
         steps.append(told - before)
         before = told
-    assert told == bulk_key_lookup.WAITING_MAX
-    assert max(steps) <= bulk_key_lookup.NOTIFIED_AT_ONCE
+    assert told == read_all_keys_once_a_second.WAITING_MAX
+    assert max(steps) <= read_all_keys_once_a_second.NOTIFIED_AT_ONCE
     await snapshot.close()
 
 
 async def test_a_caller_that_comes_when_the_last_was_answered_is_answered_too(key_store: SlowKeyStore) -> None:
     """The task that reads has nothing left to do then, and is not done yet."""
-    snapshot = bulk_key_lookup.KeySnapshot(Keys(key_store), timer=lambda: next(seconds), deadline=Deadline(3.0))
+    snapshot = read_all_keys_once_a_second.KeySnapshot(
+        Keys(key_store), timer=lambda: next(seconds), deadline=Deadline(3.0)
+    )
     seconds = itertools.count(0.0, 2.0)
     first = asyncio.create_task(snapshot.read())
     for turns in range(12):
@@ -283,7 +287,7 @@ async def test_a_caller_that_comes_when_the_last_was_answered_is_answered_too(ke
     await snapshot.close()
 
 
-async def _after(turns: int, snapshot: bulk_key_lookup.KeySnapshot) -> bulk_key_lookup.AllKeys:
+async def _after(turns: int, snapshot: read_all_keys_once_a_second.KeySnapshot) -> read_all_keys_once_a_second.AllKeys:
     first = asyncio.create_task(snapshot.read())
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -296,7 +300,7 @@ async def test_callers_wait_no_longer_for_all_keys_once_the_reader_is_closed(
     key_store: SlowKeyStore, ticks: Ticks
 ) -> None:
     """Also where the reading has not begun."""
-    snapshot = bulk_key_lookup.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
+    snapshot = read_all_keys_once_a_second.KeySnapshot(Keys(key_store), timer=ticks, deadline=Deadline(3.0))
     wait = asyncio.create_task(snapshot.read())
     await asyncio.sleep(0)
     await snapshot.close()
@@ -313,9 +317,9 @@ async def test_a_key_that_was_read_lately_does_not_wait_for_the_next_reading(
     assert await cache.look_up_in_snapshot(hash_of(first))
     wrong = [
         asyncio.create_task(cache.look_up_in_snapshot(hash_of(new_key(mode=Mode.TEST))))
-        for _ in range(bulk_key_lookup.WAITING_MAX)
+        for _ in range(read_all_keys_once_a_second.WAITING_MAX)
     ]
-    await until(lambda: cache._snapshot._waiting_count == bulk_key_lookup.WAITING_MAX)
+    await until(lambda: cache._snapshot._waiting_count == read_all_keys_once_a_second.WAITING_MAX)
     assert await cache.look_up_in_snapshot(hash_of(second))
     with pytest.raises(Overloaded):
         await cache.look_up_in_snapshot(hash_of(new_key(mode=Mode.TEST)))

@@ -13,10 +13,10 @@ from tests.api.conftest import KEY
 from tests.api.matrix import Ticks
 
 from earmark.api.app import create_app
-from earmark.api.auth import bulk_key_lookup, key_cache
+from earmark.api.auth import key_cache, read_all_keys_once_a_second
 from earmark.api.auth.keys_and_tokens import Authenticator, hash_of, new_key, new_key_id
-from earmark.api.middleware.deadlines import Deadline
 from earmark.api.middleware.rate_limits import FAILURES_BURST, RateLimits
+from earmark.api.middleware.run_handler_within_deadline import Deadline
 from earmark.domain.api_key import Scope
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.api_keys import LIST_MAX, Keys
@@ -25,7 +25,7 @@ from earmark.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.domain.api_key import ApiKey
     from earmark.domain.id_types import KeyId
 
@@ -154,7 +154,7 @@ async def test_the_control_is_an_address_without_wrong_keys(services: Services) 
 
 async def test_a_key_that_was_made_a_moment_ago_is_found_too(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read before a request came does not answer it with no."""
-    monkeypatch.setattr(bulk_key_lookup, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(read_all_keys_once_a_second, "PAUSE_SECONDS", 0.0)
     assert await guessed.guess(1) == [429]
     _, secret = await guessed.key()
     assert await guessed.ask(secret) == 200
@@ -169,9 +169,9 @@ async def test_a_revoked_key_is_a_wrong_one(guessed: Guessed) -> None:
 
 async def test_all_keys_are_read_page_by_page_up_to_a_bound(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are more keys than are read at once, a key beyond them waits until its address may try again."""
-    monkeypatch.setattr(bulk_key_lookup, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(bulk_key_lookup, "PAGE", 2)
-    monkeypatch.setattr(bulk_key_lookup, "KEYS_MAX", 4)
+    monkeypatch.setattr(read_all_keys_once_a_second, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(read_all_keys_once_a_second, "PAGE", 2)
+    monkeypatch.setattr(read_all_keys_once_a_second, "KEYS_MAX", 4)
     made = sorted([await guessed.key() for _ in range(6)])
     assert [await guessed.ask(secret) for _, secret in made[:4]] == [200] * 4
     assert await guessed.ask(made[5][1]) == 429
@@ -240,23 +240,25 @@ async def most_at_once(work: Iterable[Coroutine[Any, Any, object]]) -> int:
 async def test_wrong_keys_that_waited_together_are_refused_in_portions(guessed: Guessed) -> None:
     """Other requests have their turns between them: to refuse thousands in one turn would stop all others."""
     assert (
-        await most_at_once(guessed.ask(new_key(mode=Mode.TEST)) for _ in range(10 * bulk_key_lookup.NOTIFIED_AT_ONCE))
-        <= bulk_key_lookup.NOTIFIED_AT_ONCE
+        await most_at_once(
+            guessed.ask(new_key(mode=Mode.TEST)) for _ in range(10 * read_all_keys_once_a_second.NOTIFIED_AT_ONCE)
+        )
+        <= read_all_keys_once_a_second.NOTIFIED_AT_ONCE
     )
 
 
 async def test_the_control_refuses_them_all_at_once(guessed: Guessed, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the guard off."""
-    count = 10 * bulk_key_lookup.NOTIFIED_AT_ONCE
-    monkeypatch.setattr(bulk_key_lookup, "NOTIFIED_AT_ONCE", 100_000)
+    count = 10 * read_all_keys_once_a_second.NOTIFIED_AT_ONCE
+    monkeypatch.setattr(read_all_keys_once_a_second, "NOTIFIED_AT_ONCE", 100_000)
     assert await most_at_once(guessed.ask(new_key(mode=Mode.TEST)) for _ in range(count)) > count // 2
 
 
 async def test_callers_that_wait_for_all_keys_share_one_read(services: Services) -> None:
     """A caller that disconnects does not stop the others; a failed read fails each of them; the next is a new one."""
     keys = Counted(services.engine.store.keys)
-    told = bulk_key_lookup.KeySnapshot(keys, timer=Ticks(), deadline=Deadline(60))
-    gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * bulk_key_lookup.NOTIFIED_AT_ONCE))
+    told = read_all_keys_once_a_second.KeySnapshot(keys, timer=Ticks(), deadline=Deadline(60))
+    gone, *stay = (asyncio.create_task(told.read()) for _ in range(2 * read_all_keys_once_a_second.NOTIFIED_AT_ONCE))
     await asyncio.sleep(0)
     gone.cancel()
     assert len({id(await one) for one in stay}) == 1

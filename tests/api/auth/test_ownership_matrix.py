@@ -18,7 +18,7 @@ from earmark.domain.id_types import BookingId, Buyer
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import payment_id_for
-from earmark.engine.commands import Actor
+from earmark.engine.commands_and_results import Actor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

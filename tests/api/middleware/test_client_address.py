@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earmark import config
-from earmark.api.middleware.client_address import address_of, is_secure
+from earmark.api.middleware.read_forwarded_headers import address_of, is_secure
 from earmark.errors import SetupError
 
 PEER = "192.0.2.1"

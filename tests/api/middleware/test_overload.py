@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from earmark.api.limit_rejections_per_second import RejectionThrottle
 from earmark.api.middleware.read_and_decode_body import BodyTimeout
-from earmark.api.throttle_rejections import RejectionThrottle
 from earmark.engine.group_commit import BatchQueue
 
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 FEW = 3
 

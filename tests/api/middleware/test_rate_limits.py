@@ -12,19 +12,19 @@ from tests.api.conftest import KEY
 from tests.api.matrix import Ticks
 
 from earmark.api.app import create_app
-from earmark.api.middleware.client_address import address_of, is_secure
 from earmark.api.middleware.rate_limits import (
     FAILURES_BURST,
     Buckets,
     RateLimits,
 )
 from earmark.api.middleware.read_and_decode_body import DEPTH_MAX, check_depth, check_encoding
+from earmark.api.middleware.read_forwarded_headers import address_of, is_secure
 from earmark.api.problem_response import WrongMediaType
 from earmark.domain.id_types import Buyer
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from earmark.engine.engine import Engine
 from earmark.errors import StoreUnavailable
 from earmark.observability import logs
 from earmark.observability.tracing import open_tracing
-from earmark.payments.service import PaymentService
+from earmark.payments.choose_gateway_and_pay import PaymentService
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.wiring.gateways import open_sandbox
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
     from earmark.uuids import Uuid7Ids
 
@@ -204,7 +204,8 @@ async def test_a_refusal_is_no_failure(traced: Traced) -> None:
 def test_nothing_is_imported_unless_it_is_configured() -> None:
     """A service without spans pays for none."""
     look = (
-        "import sys, earmark.server.run, earmark.cli; print([name for name in sys.modules if 'opentelemetry' in name])"
+        "import sys, earmark.server.serve_in_one_process, earmark.cli; "
+        "print([name for name in sys.modules if 'opentelemetry' in name])"
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"

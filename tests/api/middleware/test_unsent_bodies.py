@@ -16,13 +16,13 @@ from tests.api.real import served
 from earmark.api.app import ENDPOINTS, create_app
 from earmark.api.middleware.read_and_decode_body import BodyTimeout
 from earmark.sandbox import read_body_within_limits, stripe_endpoints
-from earmark.sandbox.sandbox import Sandbox
+from earmark.sandbox.assemble_sandbox import Sandbox
 
 if TYPE_CHECKING:
     import httpx2
     from starlette.types import ASGIApp
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
 
 BOUND_SECONDS = 60.0

@@ -12,7 +12,7 @@ from earmark.api.app import ENDPOINTS, create_app
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 
 def refs(value: Any) -> Iterator[str]:
@@ -65,7 +65,17 @@ async def test_examples_are_true(shop: httpx2.AsyncClient, event: str, call: Any
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/docs", "/ops", "/web/app.js", "/web/style.css", "/web/docs.js", "/web/ops.js", "/web/ops-cards.js"]
+    "path",
+    [
+        "/",
+        "/docs",
+        "/ops",
+        "/web/booking-page.js",
+        "/web/style.css",
+        "/web/docs.js",
+        "/web/ops.js",
+        "/web/ops-cards.js",
+    ],
 )
 async def test_pages_need_nothing_from_outside(stranger: httpx2.AsyncClient, path: str) -> None:
     """Our own files only, and a policy that would refuse anything else."""

@@ -13,7 +13,7 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31
 from earmark.api import problem_response
 from earmark.api.app import ENDPOINTS
 from earmark.api.openapi import document as openapi
-from earmark.api.openapi import examples
+from earmark.api.openapi import response_and_error_examples
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -71,16 +71,16 @@ def test_every_request_and_answer_has_an_example_that_fits(name: str) -> None:
 def test_an_example_that_does_not_fit_is_noticed() -> None:
     """The control of the test above."""
     schema = {"$ref": "#/components/schemas/Booking"}
-    assert check(examples.HELD, schema) == []
-    assert check(examples.HELD | {"state": "gone"}, schema)
-    assert check(examples.HELD | {"expires_at": "soon"}, schema)
-    assert check({name: value for name, value in examples.HELD.items() if name != "total"}, schema)
+    assert check(response_and_error_examples.HELD, schema) == []
+    assert check(response_and_error_examples.HELD | {"state": "gone"}, schema)
+    assert check(response_and_error_examples.HELD | {"expires_at": "soon"}, schema)
+    assert check({name: value for name, value in response_and_error_examples.HELD.items() if name != "total"}, schema)
 
 
 def test_an_answer_example_has_every_field_and_no_other() -> None:
     """A reader may copy it."""
     for call in ENDPOINTS:
-        example = examples.ANSWERS[call.name]
+        example = response_and_error_examples.ANSWERS[call.name]
         assert set(example) <= set(call.answer.__struct_fields__), call.name
         optional = {field.name for field in msgspec.structs.fields(call.answer) if not field.required}
         assert set(example) | optional == set(call.answer.__struct_fields__), call.name
@@ -118,8 +118,10 @@ def test_every_status_and_header_is_described(call: Any) -> None:
 
 def test_every_code_has_an_example() -> None:
     """But for the one that ends the program before it serves."""
-    assert set(examples.REFUSALS) == set(problem_response.STATUS) - {"setup"}
-    assert {code: error.code for code, error in examples.REFUSALS.items()} == {code: code for code in examples.REFUSALS}
+    assert set(response_and_error_examples.REFUSALS) == set(problem_response.STATUS) - {"setup"}
+    assert {code: error.code for code, error in response_and_error_examples.REFUSALS.items()} == {
+        code: code for code in response_and_error_examples.REFUSALS
+    }
 
 
 def test_every_header_that_is_described_is_described_once() -> None:
@@ -163,7 +165,7 @@ def test_every_address_is_described_as_one() -> None:
         described = schemas[name]["properties"][field]
         shapes = [shape for shape in described.get("anyOf", [described]) if shape.get("type") == "string"]
         assert [shape.get("format") for shape in shapes] == ["uri"], (name, field)
-    wrong = examples.WEBHOOK | {"url": "not an address"}
+    wrong = response_and_error_examples.WEBHOOK | {"url": "not an address"}
     assert check(wrong, {"$ref": "#/components/schemas/WebhookAnswer"}), "the control: the format is checked"
 
 

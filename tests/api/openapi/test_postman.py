@@ -14,7 +14,7 @@ from tests.api.openapi.postman_runner import Runner
 from tests.api.real import calling, served
 
 from earmark.api.app import ENDPOINTS
-from earmark.api.openapi.example_flows import EXAMPLE_FLOWS
+from earmark.api.openapi.postman_example_flows import EXAMPLE_FLOWS
 from earmark.cli.commands.openapi import text
 from earmark.errors import SeatsTaken
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.handler_dependencies import Services
-    from earmark.engine.commands import Hold, Result
+    from earmark.api.open_services_for_handlers import Services
+    from earmark.engine.commands_and_results import Hold, Result
 
 FILE = Path(__file__).parents[3] / "docs/reference/earmark.postman_collection.json"
 COLLECTION: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))

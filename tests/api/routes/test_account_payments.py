@@ -10,13 +10,13 @@ from tests.payments.gateways.balance.account_shop import CODES, OLDER, PRICE, SE
 from earmark.cli import register_secrets_for_redaction
 from earmark.domain.live_or_test_mode import Mode
 from earmark.observability import redaction
-from earmark.payments.gateways.balance.account_codes import make_code
+from earmark.payments.gateways.balance.account_access_codes import make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ from earmark.cli import main
 from earmark.client import AsyncClient, Client
 from earmark.domain import detect_card_numbers
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor
+from earmark.engine.commands_and_results import Actor
 from earmark.errors import InvalidRequest, PaymentDeclined
 from earmark.library import Earmark
 from earmark.observability import logs
-from earmark.payments.service import PaymentService
+from earmark.payments.choose_gateway_and_pay import PaymentService
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

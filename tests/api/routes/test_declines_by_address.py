@@ -10,10 +10,10 @@ import pytest
 
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator
-from earmark.domain.hold_time_and_buyer_limits import Policy
+from earmark.domain.default_limits_for_all_events import Policy
 
 if TYPE_CHECKING:
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 KEY = "ek_test_0123456789abcdef"
 

@@ -16,13 +16,13 @@ from earmark.domain.api_key import Scope
 from earmark.domain.id_types import WebhookId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import Delivery, DeliveryState
-from earmark.engine.ports.webhooks import DeliveryResult
+from earmark.engine.ports.webhook_storage import DeliveryResult
 from earmark.uuids import new_delivery_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 CANARY = "alice-the-buyer"
 

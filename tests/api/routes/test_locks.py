@@ -16,7 +16,7 @@ from earmark.locks import Locks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
 
 SEAT = "event:{opera}:seat:A1"
 

@@ -14,14 +14,14 @@ from tests.api.routes.test_payments import pay
 from earmark.api.app import create_app
 from earmark.domain.id_types import BookingId, Buyer
 from earmark.domain.payment import PaymentState, SettledAs
-from earmark.engine.commands import Decided, PayResult
+from earmark.engine.commands_and_results import Decided, PayResult
 from earmark.payments import apply_payment_report
-from earmark.payments.service import PaymentService
+from earmark.payments.choose_gateway_and_pay import PaymentService
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
 
 NOTE = "Rude on the phone, suspected reseller."

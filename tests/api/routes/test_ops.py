@@ -13,12 +13,12 @@ from tests.api.conftest import KEY, house_over
 
 from earmark.api.app import create_app
 from earmark.api.auth.keys_and_tokens import Authenticator, hash_of, new_key, new_key_id
-from earmark.api.routes import ops_console
+from earmark.api.routes import ops_console_data
 from earmark.domain.api_key import Scope
 from earmark.domain.id_types import WebhookId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process
-from earmark.engine.ports.journal_numbering import START
+from earmark.engine.ports.number_and_read_journal import START
 from earmark.errors import StoreUnavailable
 from earmark.locks import Locks
 from earmark.schemas import ops_console as ops_words
@@ -28,7 +28,7 @@ from earmark.wiring.workers import ROLES
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
     from earmark.engine.ports.store import Store
 
@@ -281,18 +281,18 @@ async def test_queues_show_batches_and_expiries_how_holds_ended(shop: OpsShop, c
 
 async def test_every_list_is_bounded_and_every_number_whole(shop: OpsShop) -> None:
     """A page that every operator opens when all goes wrong must not be what fails next."""
-    assert SEATS > ops_console.CASES_MAX
+    assert SEATS > ops_console_data.CASES_MAX
     for number in range(1, SEATS + 1):
         await shop.flag(f"A{number}")
-    for number in range(1, 3 + ops_console.WORKERS_MAX // len(ROLES)):
+    for number in range(1, 3 + ops_console_data.WORKERS_MAX // len(ROLES)):
         await shop.beat(number)
     async with Locks.from_url("memory://", holder="worker-7") as locks:
-        for number in range(ops_console.LOCKS_MAX + 1):
+        for number in range(ops_console_data.LOCKS_MAX + 1):
             await locks.acquire(f"order:{number}", ttl=60)
         seen = await OpsShop(msgspec.structs.replace(shop.services, locks=locks)).look()
-    assert (seen.payments.attention, len(seen.payments.cases)) == (SEATS, ops_console.CASES_MAX)
-    assert len(seen.workers) == ops_console.WORKERS_MAX
-    assert (len(seen.locks.listed), seen.locks.more) == (ops_console.LOCKS_MAX, True)
+    assert (seen.payments.attention, len(seen.payments.cases)) == (SEATS, ops_console_data.CASES_MAX)
+    assert len(seen.workers) == ops_console_data.WORKERS_MAX
+    assert (len(seen.locks.listed), seen.locks.more) == (ops_console_data.LOCKS_MAX, True)
     assert {lock.holder for lock in seen.locks.listed} == {"worker-7"}
 
 

@@ -13,7 +13,7 @@ from earmark.workers.old_row_janitor import Janitor
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
 
 WAITS = "pm_card_authenticationRequired"

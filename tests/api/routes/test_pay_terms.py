@@ -9,7 +9,7 @@ from tests.api.conftest import KEY
 from tests.api.routes.test_payments import bank, held, pay
 
 from earmark import config
-from earmark.api.handler_dependencies import open_services
+from earmark.api.open_services_for_handlers import open_services
 from earmark.domain.payment import PAYING_SECONDS_MAX, Capture
 from earmark.errors import SetupError
 from earmark.wiring.gateways import capture_for
@@ -17,7 +17,7 @@ from earmark.wiring.gateways import capture_for
 if TYPE_CHECKING:
     import httpx2
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
 
 SEATS = ("A1", "A2", "A3", "B1", "B2", "B3")

@@ -17,7 +17,7 @@ from earmark.schemas import responses
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
 
 WHY = "Rude on the phone."

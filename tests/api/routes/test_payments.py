@@ -10,7 +10,7 @@ import pytest
 
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
-from earmark.sandbox import callback_signature
+from earmark.sandbox import sign_and_verify_callbacks
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.clock import MovableClock
 
 PRICE = 4500
@@ -263,7 +263,7 @@ class Callbacks:
         """The headers of this body, signed now or so many seconds from now."""
         now = self._clock.now() + timedelta(seconds=seconds)
         return {
-            callback_signature.HEADER: callback_signature.sign(
+            sign_and_verify_callbacks.HEADER: sign_and_verify_callbacks.sign(
                 body, secret=secret or self._gateway.sandbox.secret, now=now
             ),
             "Content-Type": "application/json",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.api.conftest import KEY
 
 from earmark import config
-from earmark.api.handler_dependencies import Opened, open_services
+from earmark.api.open_services_for_handlers import Opened, open_services
 from earmark.domain.live_or_test_mode import Mode
 from earmark.library import Earmark
 from earmark.sandbox.faults import Fault

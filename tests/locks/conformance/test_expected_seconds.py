@@ -12,7 +12,7 @@ from .support import KEY, warnings_in
 
 if TYPE_CHECKING:
     from earmark.locks import Locks
-    from earmark.locks.held_lock import HeldLock
+    from earmark.locks.held_lock_base_class import HeldLock
 
 pytestmark = pytest.mark.parametrize("place", ["memory"], indirect=True)
 OVERTIME = f"the lock on {KEY} was held for "

@@ -12,7 +12,7 @@ import pytest
 from tests.locks.conftest import TIMED
 
 from earmark.locks import LockBusy, TimeRefused
-from earmark.locks.watchdog import Renewal, RenewalSchedule, renewal_of
+from earmark.locks.renew_lock_while_held import Renewal, RenewalSchedule, renewal_of
 
 from .support import BOUND, KEY, eventually, warnings_in
 from .test_sync import SYNC_BACKENDS

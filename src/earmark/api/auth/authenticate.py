@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from earmark.api import problem_response
-from earmark.api.auth.guest_cookie import read_cookie
 from earmark.api.auth.keys_and_tokens import TOKEN_PREFIX, Principal, UnverifiedCredential, bearer_of
-from earmark.api.middleware.client_address import address_at
+from earmark.api.auth.read_and_set_guest_cookie import read_cookie
+from earmark.api.middleware.read_forwarded_headers import address_at
 from earmark.errors import Overloaded
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope as AsgiScope
 
-    from earmark.api.handler_dependencies import Services
+    from earmark.api.open_services_for_handlers import Services
     from earmark.api.request_pipeline import Endpoint
 
 

@@ -4,7 +4,7 @@ The second is counted from before the store was queried. A key that is in use is
 is over, so its requests do not wait. Of unknown keys only a few are looked up at a time, and each at most once a
 second: a flood of wrong keys fills neither the memory nor the database, and does not delay keys that were valid before.
 Keys from an address that has sent too many wrong ones, and keys that exceed those few, are looked up in
-`bulk_key_lookup.py`.
+`read_all_keys_once_a_second.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from earmark.api.auth.bulk_key_lookup import KeySnapshot
-from earmark.api.middleware.deadlines import Deadline
+from earmark.api.auth.read_all_keys_once_a_second import KeySnapshot
+from earmark.api.middleware.run_handler_within_deadline import Deadline
 from earmark.domain.id_types import KeyId
 from earmark.errors import Outage, Overloaded, StoreUnavailable
 from earmark.observability import logs

@@ -25,7 +25,7 @@ from earmark.api.auth.stream_revocation import OpenStream, StreamRevocation
 from earmark.domain.api_key import ApiKey, Scope
 from earmark.domain.id_types import Buyer, KeyId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor
+from earmark.engine.commands_and_results import Actor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.api import problem_response
-from earmark.api.auth.guest_cookie import COOKIE, HOST, SECURE
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.openapi import examples
+from earmark.api.auth.read_and_set_guest_cookie import COOKIE, HOST, SECURE
+from earmark.api.openapi import response_and_error_examples
 from earmark.api.openapi.parameters import parameters
 from earmark.api.response import JSON
 from earmark.schemas import responses
@@ -175,8 +175,8 @@ def _granted(endpoint: Endpoint, names: dict[Any, str]) -> dict[str, Any]:
     about = (endpoint.answer.__doc__ or endpoint.summary).partition("\n")[0]
     # A stream is many events, each with data of its own: no schema of one response fits.
     content: dict[str, Any] = {"schema": {"$ref": names[endpoint.answer]} if endpoint.media_type == JSON else {}}
-    if endpoint.name in examples.ANSWERS:
-        content["example"] = examples.ANSWERS[endpoint.name]
+    if endpoint.name in response_and_error_examples.ANSWERS:
+        content["example"] = response_and_error_examples.ANSWERS[endpoint.name]
     answered = {"description": about, "content": {endpoint.media_type: content}}
     headers = [*_RESPONSE_HEADERS.get(endpoint.name, ()), *(["Idempotency-Replayed"] if endpoint.idempotent else [])]
     return answered | ({"headers": _headers(headers)} if headers else {})
@@ -186,9 +186,12 @@ def _refused(codes: Iterable[str], names: dict[Any, str]) -> dict[str, Any]:
     """One status with every code that it may have, each with an example."""
     listed = list(dict.fromkeys(codes))
     shown = {
-        code: {"summary": code, "value": msgspec.to_builtins(problem_response.describe(examples.REFUSALS[code]))}
+        code: {
+            "summary": code,
+            "value": msgspec.to_builtins(problem_response.describe(response_and_error_examples.REFUSALS[code])),
+        }
         for code in listed
-        if code in examples.REFUSALS
+        if code in response_and_error_examples.REFUSALS
     }
     content: dict[str, Any] = {"schema": {"$ref": names[responses.ProblemAnswer]}}
     if shown:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.api.pagination import LIMIT_DEFAULT, LIMIT_MAX
-from earmark.domain.state_machine import State
+from earmark.domain.booking_state_machine import State
 from earmark.domain.webhook import DeliveryState
 from earmark.schemas import requests
 

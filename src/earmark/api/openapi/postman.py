@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.api.openapi.example_flows import EXAMPLE_FLOWS
+from earmark.api.openapi.postman_example_flows import EXAMPLE_FLOWS
 
 if TYPE_CHECKING:
-    from earmark.api.openapi.example_flows import ExampleFlow, FlowStep
+    from earmark.api.openapi.postman_example_flows import ExampleFlow, FlowStep
 
 SCHEMA = "https://schema.getpostman.com/json/collection/v2.1.0/collection.json"
 WAIT_MS = 2500

@@ -14,7 +14,7 @@ from earmark.api.problem_response import Forbidden
 from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.domain.id_types import BookingId, Buyer
-from earmark.engine.commands import Extend, Release
+from earmark.engine.commands_and_results import Extend, Release
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, InvalidRequest
 from earmark.schemas import requests, responses, to_command, to_response
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from earmark.api.request_context import RequestContext
+    from earmark.api.request_context_for_handlers import RequestContext
     from earmark.domain.booking import Booking
 
 

@@ -16,7 +16,7 @@ from earmark.schemas.requests import Who
 from earmark.schemas.responses import Moment
 
 if TYPE_CHECKING:
-    from earmark.api.request_context import RequestContext
+    from earmark.api.request_context_for_handlers import RequestContext
 
 TOKEN_SECONDS_DEFAULT = 3600
 TOKEN_SECONDS_MAX = 86_400

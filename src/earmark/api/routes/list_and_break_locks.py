@@ -16,7 +16,7 @@ from earmark.locks.errors import LocksUnavailable
 from earmark.observability import logs
 
 if TYPE_CHECKING:
-    from earmark.api.request_context import RequestContext
+    from earmark.api.request_context_for_handlers import RequestContext
     from earmark.locks import Holding
 
 MATCH_LENGTH_MAX = 512

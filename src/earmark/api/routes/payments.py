@@ -10,9 +10,9 @@ import msgspec
 
 from earmark.api import problem_response
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.middleware.client_address import address_at
+from earmark.api.middleware.read_forwarded_headers import address_at
 from earmark.api.problem_response import CallbackForged, NotFound
-from earmark.api.request_context import KEY_HEADER, RequestContext
+from earmark.api.request_context_for_handlers import KEY_HEADER, RequestContext
 from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.api.routes.bookings import booking_id, find
@@ -25,8 +25,8 @@ from earmark.schemas import requests, responses, to_command, to_response
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from earmark.engine.commands import PayResult
-    from earmark.engine.ports.idempotent_response_writer import ResponseWriter
+    from earmark.engine.commands_and_results import PayResult
+    from earmark.engine.ports.encode_result_as_stored_response import ResponseWriter
     from earmark.schemas.to_command import Common
 
 log = logs.get()

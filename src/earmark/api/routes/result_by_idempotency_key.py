@@ -13,18 +13,18 @@ from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.payments import write_payment
+from earmark.domain.booking_state_machine import State
 from earmark.domain.journal import IdempotencyKey
-from earmark.domain.state_machine import State
-from earmark.engine.commands import KeyedRequest, Pay, PayResult
+from earmark.engine.commands_and_results import KeyedRequest, Pay, PayResult
 from earmark.payments.open_and_conclude_payment import conclude_payment, is_concluded
 from earmark.schemas.to_command import check_key
 from earmark.schemas.to_response import is_under_way
 from earmark.schemas.webhooks import webhook_answer
 
 if TYPE_CHECKING:
-    from earmark.api.request_context import RequestContext
-    from earmark.engine.look_up_idempotency_keys import KeyLookup
-    from earmark.engine.ports.webhooks import WebhookChange
+    from earmark.api.request_context_for_handlers import RequestContext
+    from earmark.engine.find_earlier_response_before_refusing import KeyLookup
+    from earmark.engine.ports.webhook_storage import WebhookChange
     from earmark.schemas.to_command import Common
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from earmark.api.auth.authenticate import credential_of
-from earmark.api.middleware.client_address import address_at
+from earmark.api.middleware.read_forwarded_headers import address_at
 from earmark.api.request_pipeline import Endpoint
-from earmark.api.routes.events import event_id_of
+from earmark.api.routes.events_and_seat_map import event_id_of
 from earmark.errors import EventUnknown, InvalidRequest, StoreUnavailable
 from earmark.schemas import responses
 from earmark.seatmap.stream_hub import CREDENTIAL_ENDED
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from earmark.api.request_context import RequestContext
+    from earmark.api.request_context_for_handlers import RequestContext
     from earmark.seatmap.stream_hub import Reader
 
 MEDIA_TYPE = "text/event-stream"

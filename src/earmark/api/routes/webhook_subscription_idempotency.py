@@ -6,14 +6,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from earmark.api.response import REPLAYED_HEADER, ApiResponse, json_response
-from earmark.engine.ports.webhooks import AlreadyDone, WebhookChange
+from earmark.engine.ports.webhook_storage import AlreadyDone, WebhookChange
 from earmark.errors import IdempotencyMismatch, Overloaded, WebhookUnknown
 from earmark.schemas import webhooks as schemas
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from earmark.api.request_context import RequestContext
+    from earmark.api.request_context_for_handlers import RequestContext
     from earmark.domain.id_types import WebhookId
     from earmark.domain.webhook import Webhook
 

@@ -19,7 +19,7 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from pydantic import BaseModel, Field
 
 from earmark.bench.booking.strategies import STRATEGIES
-from earmark.bench.booking.strategy import StrategySettings, Want
+from earmark.bench.booking.strategy_protocol import StrategySettings, Want
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -43,7 +43,7 @@ def commands(*, database: str, workers: int) -> Mapping[str, Callable[[int], lis
         return [*granian, "--port", str(port), "--interface", "asgi", "--factory", f"{fastapi_app.__name__}:create"]
 
     def empty(port: int) -> list[str]:
-        return [*granian, "--port", str(port), "--interface", "asginl", "earmark.bench.http.empty_app:app"]
+        return [*granian, "--port", str(port), "--interface", "asginl", "earmark.bench.http.fixed_response_app:app"]
 
     return {OURS: ours, PEER: peer, EMPTY: empty}
 

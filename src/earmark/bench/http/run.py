@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from earmark import config
-from earmark.bench import bench_servers
+from earmark.bench import postgres_and_redis_servers
 from earmark.bench.child_process_protocol import line_process
 from earmark.bench.http import measured_servers
 from earmark.bench.http.load_generator import HttpAnswers, HttpJob
@@ -51,7 +51,7 @@ async def run(plan: HttpPlan, *, database: str | None, watch: HttpWatch) -> Http
     plan = _within_limits(plan)
     watch.say("starting a database")
     try:
-        async with bench_servers.prepared(database, None) as place:
+        async with postgres_and_redis_servers.prepared(database, None) as place:
             bench_database = await place.database()
             await place.prepare_log(bench_database, log_files=plan.log_files)
             watch.say("starting the servers")

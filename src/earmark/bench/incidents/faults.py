@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from earmark.bench.incidents.system_under_test import freeze, thaw
+from earmark.bench.incidents.start_and_sample_tested_server import freeze, thaw
 from earmark.bench.named_sql import named_sql
 from earmark.testservers.postgres_standby import promote, restart_as_standby
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from earmark.bench.incidents.system_under_test import SystemUnderTest
+    from earmark.bench.incidents.start_and_sample_tested_server import SystemUnderTest
     from earmark.testservers import Postgres
 
 

@@ -18,12 +18,12 @@ import asyncpg
 import msgspec
 
 from earmark.bench.child_process_protocol import line_process
-from earmark.bench.incidents import results as reports
-from earmark.bench.incidents import system_under_test as systems
+from earmark.bench.incidents import results_and_required_floors as reports
+from earmark.bench.incidents import start_and_sample_tested_server as systems
 from earmark.bench.incidents.analysis import PhaseTimes
 from earmark.bench.incidents.clients import ClientAnswer, ClientsJob
 from earmark.bench.incidents.faults import INCIDENTS, survivor
-from earmark.bench.incidents.results import IncidentReport, IncidentResult
+from earmark.bench.incidents.results_and_required_floors import IncidentReport, IncidentResult
 from earmark.bench.named_sql import named_sql
 from earmark.bench.server_processes import TOKEN
 from earmark.errors import SetupError
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from earmark.bench.incidents.analysis import SystemSample
     from earmark.bench.incidents.faults import Incident
-    from earmark.bench.incidents.results import IncidentPlan
-    from earmark.bench.incidents.system_under_test import SystemUnderTest
+    from earmark.bench.incidents.results_and_required_floors import IncidentPlan
+    from earmark.bench.incidents.start_and_sample_tested_server import SystemUnderTest
 
 BUYERS_SECONDS_MAX = 120.0
 BROKEN = (OSError, ServerUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
-from earmark.bench.locks import results
+from earmark.bench.locks import compute_medians_and_fairness
 from earmark.bench.locks import wait_chart as own_charts
-from earmark.bench.locks.results import HANDOVER, LONE, SINGLE, SYNC, THREE
+from earmark.bench.locks.compute_medians_and_fairness import HANDOVER, LONE, SINGLE, SYNC, THREE
 from earmark.bench.report import charts
-from earmark.bench.report.html_page import flaw_lines, html_page, in_order, section, tile
+from earmark.bench.report.html_page_layout import flaw_lines, html_page, in_order, section, tile
 from earmark.bench.report.tables import plural
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _verdict(result: LockResult) -> str:
 
 
 def _tiles(result: LockResult) -> list[str]:
-    ratios = results.ratios(result.figures)
+    ratios = compute_medians_and_fairness.ratios(result.figures)
     return [
         tile(form.format(ratio), text) for name, (form, text) in TILES.items() if (ratio := ratios[name]) is not None
     ]
@@ -109,7 +109,10 @@ def _sections(result: LockResult) -> list[str]:
 def _bars(result: LockResult, workload: str, unit: str) -> str:
     rounds = _ordered(result.figures.rounds(workload))
     return charts.bars(
-        rounds, title=results.WORKLOADS[workload], unit=unit, lower_is_better=workload in results.LATENCIES
+        rounds,
+        title=compute_medians_and_fairness.WORKLOADS[workload],
+        unit=unit,
+        lower_is_better=workload in compute_medians_and_fairness.LATENCIES,
     )
 
 
@@ -127,7 +130,7 @@ def _ridges(result: LockResult, workload: str) -> str:
     }
     return charts.ridges(
         _ordered(passes),
-        title=f"latencies of {results.WORKLOADS[workload]}",
+        title=f"latencies of {compute_medians_and_fairness.WORKLOADS[workload]}",
         label="µs for acquire and release, logarithmic",
         unit="µs",
         per_second=1e6,
@@ -135,4 +138,4 @@ def _ridges(result: LockResult, workload: str) -> str:
 
 
 def _ordered(by_contender: Mapping[str, T]) -> dict[str, T]:
-    return in_order(results.contenders(by_contender), by_contender)
+    return in_order(compute_medians_and_fairness.contenders(by_contender), by_contender)

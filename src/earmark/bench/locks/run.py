@@ -21,8 +21,8 @@ import msgspec
 import redis
 
 from earmark.bench.contender_order_and_failure_cause import broke_off, rotated
-from earmark.bench.locks import lock_libraries, results, workloads
-from earmark.bench.locks.results import HANDOVER, LONE, SINGLE, SYNC, THREE, LockFigures
+from earmark.bench.locks import compute_medians_and_fairness, lock_libraries, measure_rates_and_waits
+from earmark.bench.locks.compute_medians_and_fairness import HANDOVER, LONE, SINGLE, SYNC, THREE, LockFigures
 from earmark.bench.redis_version import redis_product
 from earmark.bench.report.machine import usable_cores
 from earmark.errors import EarmarkError, SetupError
@@ -84,9 +84,12 @@ class LockResult(msgspec.Struct, frozen=True, kw_only=True):
     def plain(self) -> dict[str, Any]:
         """The whole, ready for JSON."""
         return {
-            "ratios": results.ratios(self.figures),
-            "rivals": {workload: results.rival(self.figures, workload) for workload in results.WORKLOADS},
-            "figures": results.plain(self.figures),
+            "ratios": compute_medians_and_fairness.ratios(self.figures),
+            "rivals": {
+                workload: compute_medians_and_fairness.rival(self.figures, workload)
+                for workload in compute_medians_and_fairness.WORKLOADS
+            },
+            "figures": compute_medians_and_fairness.plain(self.figures),
             "versions": self.versions,
             "machine": {"cores": self.cores},
             "rounds": self.plan.rounds,
@@ -190,7 +193,7 @@ def _measure(
     try:
         if measurement.workload == SYNC:
             thread = next(one for one in field.threads if one.name == measurement.contender)
-            took = workloads.time_thread(partial(thread.once, name), seconds=plan.seconds * PAIR_SHARE)
+            took = measure_rates_and_waits.time_thread(partial(thread.once, name), seconds=plan.seconds * PAIR_SHARE)
             figures.add_latencies(SYNC, measurement.contender, took)
         else:
             contender = next(one for one in field.tasks if one.name == measurement.contender)
@@ -202,20 +205,22 @@ def _measure(
 async def _measure_tasks(
     workload: str, contender: lock_libraries.Contender, figures: LockFigures, *, seconds: float, name: str
 ) -> None:
-    tasks = range(workloads.TASKS)
+    tasks = range(measure_rates_and_waits.TASKS)
     if workload == SINGLE:
         singles = [partial(contender.once, f"{name}:{task}") for task in tasks]
-        figures.add_rate(SINGLE, contender.name, await workloads.acts_per_second(singles, seconds=seconds))
+        figures.add_rate(
+            SINGLE, contender.name, await measure_rates_and_waits.acts_per_second(singles, seconds=seconds)
+        )
     elif workload == THREE:
         triples = [
             partial(contender.thrice, (f"{name}:{task}:a", f"{name}:{task}:b", f"{name}:{task}:c")) for task in tasks
         ]
-        figures.add_rate(THREE, contender.name, await workloads.acts_per_second(triples, seconds=seconds))
+        figures.add_rate(THREE, contender.name, await measure_rates_and_waits.acts_per_second(triples, seconds=seconds))
     elif workload == LONE:
-        took = await workloads.time_task(partial(contender.once, name), seconds=seconds * PAIR_SHARE)
+        took = await measure_rates_and_waits.time_task(partial(contender.once, name), seconds=seconds * PAIR_SHARE)
         figures.add_latencies(LONE, contender.name, took)
     else:
-        line = await workloads.handover(partial(contender.turn, name), seconds=seconds * HANDOVER_SHARE)
+        line = await measure_rates_and_waits.handover(partial(contender.turn, name), seconds=seconds * HANDOVER_SHARE)
         figures.add_line(contender.name, line)
 
 

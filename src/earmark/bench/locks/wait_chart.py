@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.bench.locks.results import jain
+from earmark.bench.locks.compute_medians_and_fairness import jain
 from earmark.bench.report.charts import LEFT, WIDTH, log_share, log_ticks, short, svg, text
 from earmark.bench.report.quantiles_and_ratios import evenly_spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from earmark.bench.locks.workloads import HandoverWaits
+    from earmark.bench.locks.measure_rates_and_waits import HandoverWaits
 
 DOTS_PER_WAITER_MAX = 20
 

@@ -24,7 +24,7 @@ from earmark.bench.server_processes import EARMARK, HOST, free_port, stop, wait_
 from earmark.bench.stream.stream_readers import ReaderFigures
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -96,7 +96,7 @@ async def run(plan: StreamPlan, *, database: str | None, watch: Callable[[str], 
     key = f"ek_test_{secrets.token_hex(16)}"
     async with AsyncExitStack() as stack:
         url = database if database is not None else await stack.enter_async_context(_private())
-        await databases.migrate(url)
+        await open_and_maintain_databases.migrate(url)
         port = free_port()
         server = await stack.enter_async_context(_serve(url, port=port, key=key, readers=plan.readers))
         shop = await stack.enter_async_context(_shop(port, key=key))

@@ -22,7 +22,7 @@ from earmark.domain.id_types import KeyId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.api_keys import LIST_MAX, Keys
 from earmark.errors import InvalidRequest, SetupError
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ def _run(database: str | None, work: Callable[[Keys], Awaitable[T]]) -> T:
 
 
 async def _within(url: str, work: Callable[[Keys], Awaitable[T]]) -> T:
-    store = await databases.open_store(url)
+    store = await open_and_maintain_databases.open_store(url)
     try:
         await store.check()
         return await work(store.keys)

@@ -79,7 +79,7 @@ def booking(
     check_folder(html)
     check_folder(markdown)
     try:
-        from earmark.bench.booking.measure import html_report, terminal
+        from earmark.bench.booking.measure import html_report, show_progress_and_results
         from earmark.bench.booking.measure import markdown as tables
         from earmark.bench.booking.measure import measurement_plan as plans
         from earmark.bench.booking.measure import run as runs
@@ -90,13 +90,13 @@ def booking(
     chosen = tuple(dict.fromkeys(workload)) if workload else tuple(plans.WORKLOADS)
     plan = plans.BookingPlan(rounds=rounds, seconds=seconds, clients=clients, workloads=chosen)
     err, out = Console(stderr=True, highlight=False), Console(highlight=False)
-    with terminal.BookingProgress(out if out.is_terminal and not json else err, plan) as watch:
+    with show_progress_and_results.BookingProgress(out if out.is_terminal and not json else err, plan) as watch:
         result = asyncio.run(runs.run(plan, database=database, redis=redis, watch=watch))
     if html is not None:
         html.write_text(html_report.page(result, when=datetime.now(UTC)), encoding="utf-8")
     if markdown is not None:
         markdown.write_text(tables.tables(result), encoding="utf-8")
-    return _end(result, err=err, show=None if json else lambda: terminal.show(out, result))
+    return _end(result, err=err, show=None if json else lambda: show_progress_and_results.show(out, result))
 
 
 @bench.command
@@ -113,7 +113,7 @@ def locks(
     """Measure the locks beside those of other libraries, on one server. Exits with 1 when a lock had two holders."""
     check_folder(html)
     try:
-        from earmark.bench.locks import html_report, lock_libraries, terminal
+        from earmark.bench.locks import html_report, lock_libraries, show_progress_and_results
         from earmark.bench.locks import run as runs
     except ModuleNotFoundError as missing:
         raise SetupError(problem="The locks need an extra: pip install 'earmark[redis]'") from missing
@@ -123,11 +123,11 @@ def locks(
         field = lock_libraries.gather(url)
         for name in field.absent:
             err.print(f"{name} is not installed, and left out: pip install {name}", soft_wrap=True)
-        with terminal.LockProgress(out if out.is_terminal and not json else err, plan) as watch:
+        with show_progress_and_results.LockProgress(out if out.is_terminal and not json else err, plan) as watch:
             result = runs.run(url, plan, field=field, watch=watch)
     if html is not None:
         html.write_text(html_report.page(result, when=datetime.now(UTC)), encoding="utf-8")
-    return _end(result, err=err, show=None if json else lambda: terminal.show(out, result))
+    return _end(result, err=err, show=None if json else lambda: show_progress_and_results.show(out, result))
 
 
 @bench.command
@@ -143,8 +143,8 @@ def stream(
 ) -> int:
     """Measure how soon readers of the live map see a change. Exits with 1 when a floor is missed."""
     try:
+        from earmark.bench.stream import print_results
         from earmark.bench.stream import run as runs
-        from earmark.bench.stream import terminal
     except ModuleNotFoundError as missing:
         raise SetupError(
             problem="The bench needs extras: pip install 'earmark[postgres,server,testservers]'"
@@ -152,7 +152,7 @@ def stream(
     plan = runs.StreamPlan(readers=readers, rate=rate, seconds=seconds)
     err, out = Console(stderr=True, highlight=False), Console(highlight=False)
     result = asyncio.run(runs.run(plan, database=database, watch=err.print))
-    return _end(result, err=err, show=None if json else lambda: terminal.show(out, result))
+    return _end(result, err=err, show=None if json else lambda: print_results.show(out, result))
 
 
 @bench.command
@@ -182,7 +182,7 @@ def http(
     """Measure holds over HTTP beside a FastAPI endpoint. Exits with 1 when a count is off or a ratio too small."""
     try:
         from earmark.bench.http import run as runs
-        from earmark.bench.http import terminal
+        from earmark.bench.http import show_progress_and_results
         from earmark.bench.http.results import OVERLOAD_EACH, HttpPlan
     except ModuleNotFoundError as missing:
         needed = "pip install 'earmark[postgres,server,testservers]' fastapi"
@@ -195,9 +195,9 @@ def http(
         workers=workers,
     )
     err, out = Console(stderr=True, highlight=False), Console(highlight=False)
-    with terminal.HttpProgress(out if out.is_terminal and not json else err) as watch:
+    with show_progress_and_results.HttpProgress(out if out.is_terminal and not json else err) as watch:
         result = asyncio.run(runs.run(plan, database=database, watch=watch))
-    return _end(result, err=err, show=None if json else lambda: terminal.show(out, result))
+    return _end(result, err=err, show=None if json else lambda: show_progress_and_results.show(out, result))
 
 
 @bench.command
@@ -224,10 +224,10 @@ def incidents(
     """Measure how clients are answered during an incident, and after it. Exits with 1 when a floor is missed."""
     check_folder(markdown)
     try:
+        from earmark.bench.incidents import result_tables
         from earmark.bench.incidents import run as runs
-        from earmark.bench.incidents import tables
         from earmark.bench.incidents.faults import INCIDENTS
-        from earmark.bench.incidents.results import IncidentPlan
+        from earmark.bench.incidents.results_and_required_floors import IncidentPlan
     except ModuleNotFoundError as missing:
         raise SetupError(
             problem="The bench needs extras: pip install 'earmark[postgres,server,testservers]'"
@@ -243,8 +243,8 @@ def incidents(
     err, out = Console(stderr=True, highlight=False), Console(highlight=False)
     result = asyncio.run(runs.run(plan, watch=lambda line: err.print(line, soft_wrap=True)))
     if markdown is not None:
-        markdown.write_text(tables.markdown(result), encoding="utf-8")
-    return _end(result, err=err, show=None if json else lambda: tables.show(out, result))
+        markdown.write_text(result_tables.markdown(result), encoding="utf-8")
+    return _end(result, err=err, show=None if json else lambda: result_tables.show(out, result))
 
 
 @bench.command
@@ -266,8 +266,8 @@ def attacks(
     """Attack a server of our own. Exits with 1 when an attack is not refused or bounded, or stalls other requests."""
     check_folder(markdown)
     try:
+        from earmark.bench.attacks import result_tables
         from earmark.bench.attacks import run as runs
-        from earmark.bench.attacks import tables
         from earmark.bench.attacks.results import AttackPlan
     except ModuleNotFoundError as missing:
         extras = "pip install 'earmark[postgres,redis,server,testservers,stripe]'"
@@ -278,8 +278,8 @@ def attacks(
     err, out = Console(stderr=True, highlight=False), Console(highlight=False)
     result = asyncio.run(runs.run(plan, watch=lambda line: err.print(line, soft_wrap=True)))
     if markdown is not None:
-        markdown.write_text(tables.markdown(result), encoding="utf-8")
-    return _end(result, err=err, show=None if json else lambda: tables.show(out, result))
+        markdown.write_text(result_tables.markdown(result), encoding="utf-8")
+    return _end(result, err=err, show=None if json else lambda: result_tables.show(out, result))
 
 
 class _BenchResult(Protocol):

@@ -21,7 +21,7 @@ from earmark.errors import EarmarkError, SetupError
 if TYPE_CHECKING:
     from earmark.client import AsyncClient
     from earmark.library import Earmark
-    from earmark.schemas.verb_arguments_to_request import EventTerms
+    from earmark.schemas.verb_arguments_to_request_body import EventTerms
 
     Shop = Earmark | AsyncClient
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from earmark import config
 from earmark.cli.commands.migrate_and_verify import Database
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 from earmark.wiring.workers import janitor_for
 
 
@@ -37,7 +37,7 @@ def tidy(
 
 
 async def _tidy(settings: config.Settings, *, from_start: bool) -> Counter[str]:
-    store = await databases.open_store(settings.database_url)
+    store = await open_and_maintain_databases.open_store(settings.database_url)
     cleared: Counter[str] = Counter()
     try:
         await store.check()

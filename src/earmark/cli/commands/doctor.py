@@ -15,7 +15,7 @@ from earmark import config
 from earmark.cli.commands import settings as show
 from earmark.cli.commands.migrate_and_verify import Database
 from earmark.cli.doctor import database as of_database
-from earmark.cli.doctor import failover as of_failover
+from earmark.cli.doctor import postgres_failover as of_failover
 from earmark.cli.doctor import redis as of_redis
 from earmark.cli.doctor import secrets as of_secrets
 from earmark.cli.doctor import trusted_proxy_setting as of_proxies
@@ -25,14 +25,14 @@ from earmark.clock import SystemClock
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import EarmarkError, Outage, SetupError
 from earmark.locks import backend_from_url as addresses
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 from earmark.wiring import redis_locks_and_admission as redis_parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from earmark.engine.ports.store import Clock, Store
-    from earmark.store.database_diagnostics import DatabaseFacts
+    from earmark.store.both_databases.database_diagnostics import DatabaseFacts
 
 COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "red", Level.FIXED: "cyan"}
 LEVEL_WIDTH = max(len(level.value) for level in Level)
@@ -88,7 +88,7 @@ async def examine(
         advice = f"Is {meant} meant?" if meant else "Remove it."
         yield problem("settings", f"{name} is not a setting: no command starts while it is set.", advice)
     try:
-        vitals = await databases.examine(settings.database_url, clock=clock)
+        vitals = await open_and_maintain_databases.examine(settings.database_url, clock=clock)
     except EarmarkError as silence:
         because = getattr(silence, "because", None)
         said = f"The database cannot be used: {because or silence}"
@@ -135,7 +135,7 @@ async def _within(settings: config.Settings, vitals: DatabaseFacts, *, fix: bool
     if vitals.pooled and not vitals.told:
         url += f"{'&' if '?' in url else '?'}pgbouncer=true"
     try:
-        store = await databases.open_store(url, connections_max=CONNECTIONS_MAX)
+        store = await open_and_maintain_databases.open_store(url, connections_max=CONNECTIONS_MAX)
     except EarmarkError as silence:
         yield problem("database", f"The store cannot be opened: {silence}", "See the problems above.")
         return

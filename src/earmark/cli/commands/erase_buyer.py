@@ -12,10 +12,10 @@ from rich.console import Console
 
 from earmark import config
 from earmark.cli.commands.migrate_and_verify import Database
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
-    from earmark.store.pseudonymise_buyer import Erasure
+    from earmark.store.both_databases.replace_buyer_name_in_texts import Erasure
 
 SHOWN_MAX = 20
 
@@ -45,7 +45,7 @@ def erase_buyer(
     """
     url = config.read(os.environ, database_url=database).database_url
     out = Console(highlight=False, soft_wrap=True, markup=False)
-    found = asyncio.run(databases.erase_buyer(url, buyer, dry_run=True, rewrite=rewrite))
+    found = asyncio.run(open_and_maintain_databases.erase_buyer(url, buyer, dry_run=True, rewrite=rewrite))
     if found.obstacles:
         return _refuse(out, found)
     any_rows = any(found.changed.values())
@@ -61,7 +61,7 @@ def erase_buyer(
     # Rewriting a file deletes nothing, so it needs no confirmation.
     if any_rows and not yes and not _confirmed(out):
         return 1
-    done = asyncio.run(databases.erase_buyer(url, buyer, rewrite=rewrite))
+    done = asyncio.run(open_and_maintain_databases.erase_buyer(url, buyer, rewrite=rewrite))
     if done.obstacles:
         return _refuse(out, done)
     if any(done.changed.values()):

@@ -20,12 +20,12 @@ from earmark.cli.commands.migrate_and_verify import Database
 from earmark.cli.explain import booking as booking_text
 from earmark.cli.explain import over_http
 from earmark.cli.explain import seat as seat_text
+from earmark.domain.bookable_event import Event
 from earmark.domain.booking import Booking
-from earmark.domain.event import Event
 from earmark.domain.id_types import BookingId, EventId, SeatId
 from earmark.engine.ports.store import BookingFilter, Store
 from earmark.errors import BookingUnknown, EventUnknown, SeatUnknown, SetupError
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 T = TypeVar("T")
 Explained = (
@@ -106,7 +106,7 @@ def _booking_id(text: str) -> BookingId:
 
 
 async def _within(url: str, read: Callable[[Store], Awaitable[T]]) -> T:
-    store = await databases.open_store(url)
+    store = await open_and_maintain_databases.open_store(url)
     try:
         await store.check()
         return await read(store)

@@ -12,14 +12,14 @@ from cyclopts.validators import Number
 from rich.console import Console
 
 from earmark import config
-from earmark.cli.commands.compare_payments import compare
+from earmark.cli.compare_payments_with_gateway import compare
 from earmark.clock import SystemClock
 from earmark.engine.ports.gateway import Gateway, GatewayRefused, GatewaySilent
 from earmark.engine.ports.store import Flaw, Store
 from earmark.errors import SetupError
 from earmark.observability.redaction import redact
-from earmark.store.pending_migrations import ANY_CODE, LockPatience, Migration
-from earmark.wiring import databases, gateways
+from earmark.store.both_databases.pending_migrations import ANY_CODE, LockPatience, Migration
+from earmark.wiring import gateways, open_and_maintain_databases
 
 Database = Annotated[
     str | None,
@@ -57,7 +57,7 @@ def migrate(
     err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     patience = LockPatience(lock_seconds=lock_seconds, seconds_max=wait_seconds)
     steps = asyncio.run(
-        databases.migrate(
+        open_and_maintain_databases.migrate(
             settings.database_url,
             dry_run=dry_run,
             patience=patience,
@@ -117,7 +117,7 @@ def _is_named(database: str | None) -> bool:
 
 async def _verify(settings: config.Settings, *, rows: int, days: int | None) -> int:
     out = Console(highlight=False, soft_wrap=True)
-    store = await databases.open_store(settings.database_url)
+    store = await open_and_maintain_databases.open_store(settings.database_url)
     try:
         await store.check()
         flaws = await store.find_flaws(limit=rows)

@@ -25,9 +25,9 @@ from earmark.domain.money import AMOUNT_MAX, Money
 from earmark.domain.prepaid_account import Account, AccountEntry
 from earmark.engine.prepaid_accounts import LIST_MAX, Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
-from earmark.payments.gateways.balance.account_codes import check_code, make_code
+from earmark.payments.gateways.balance.account_access_codes import check_code, make_code
 from earmark.uuids import Uuid7Ids
-from earmark.wiring import databases, gateways
+from earmark.wiring import gateways, open_and_maintain_databases
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ def _run(settings: config.Settings, work: Callable[[Accounts], Awaitable[T]]) ->
 
 
 async def _within(url: str, work: Callable[[Accounts], Awaitable[T]]) -> T:
-    store = await databases.open_store(url)
+    store = await open_and_maintain_databases.open_store(url)
     try:
         await store.check()
         return await work(store.accounts)

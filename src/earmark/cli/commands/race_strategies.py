@@ -48,7 +48,7 @@ def race(
         import redis as _needed  # noqa: F401 (the strategies that lock in it import it when they are opened)
 
         from earmark.bench.booking.race import markdown as tables
-        from earmark.bench.booking.race import run, servers, terminal
+        from earmark.bench.booking.race import postgres_and_redis_servers, run, show_progress_and_results
         from earmark.bench.booking.strategies import STRATEGIES
     except ModuleNotFoundError as missing:
         raise SetupError(problem="A race needs extras: pip install 'earmark[postgres,redis,testservers]'") from missing
@@ -58,8 +58,8 @@ def race(
     plan = run.RacePlan(strategies=chosen, buyers=buyers, pause_seconds=pause, expire=expire)
     err, out = Console(stderr=True, highlight=False), Console(highlight=False)
     with (
-        servers.servers(database, redis, with_redis=plan.with_redis) as where,
-        terminal.RaceProgress(out if out.is_terminal and not json else err, plan) as watch,
+        postgres_and_redis_servers.servers(database, redis, with_redis=plan.with_redis) as where,
+        show_progress_and_results.RaceProgress(out if out.is_terminal and not json else err, plan) as watch,
     ):
         result = asyncio.run(run.run(where, plan, watch=watch))
     if markdown is not None:
@@ -67,7 +67,7 @@ def race(
     if json:
         sys.stdout.write(msgspec.json.encode(result.plain()).decode() + "\n")
     else:
-        terminal.show(out, result)
+        show_progress_and_results.show(out, result)
     for broken in result.broken:
         err.print(f"[red]earmark:[/] {broken}.", soft_wrap=True)
     return 1 if result.broken else 0

@@ -16,7 +16,7 @@ from earmark import config
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
-    from earmark.sandbox.sandbox import Sandbox
+    from earmark.sandbox.assemble_sandbox import Sandbox
 
 IS_PORT = Number(gte=1, lte=65535)
 
@@ -50,9 +50,9 @@ def sandbox(
     """
     try:
         from earmark.clock import MovableClock
-        from earmark.sandbox.sandbox import Sandbox
+        from earmark.sandbox.assemble_sandbox import Sandbox
         from earmark.sandbox.server import check_callback_url
-        from earmark.server.run import first_free_port
+        from earmark.server.serve_in_one_process import first_free_port
     except ModuleNotFoundError as missing:
         raise SetupError(problem="The sandbox needs an extra: pip install 'earmark[server]'") from missing
     check_callback_url(callback_url)

@@ -20,7 +20,7 @@ from earmark.cli.commands.migrate_and_verify import Database
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.observability import logs
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 Host = Annotated[str | None, Parameter(help="Address to listen on.")]
 Redis = Annotated[
@@ -48,7 +48,7 @@ def demo(
     """
     from earmark.api.auth.keys_and_tokens import new_key
     from earmark.server import event_loop_with_fewer_wakeups
-    from earmark.server.run import first_free_port
+    from earmark.server.serve_in_one_process import first_free_port
 
     logs.configure("debug" if verbose else "warning")
     with tempfile.TemporaryDirectory(prefix="earmark-demo-") as folder:
@@ -77,10 +77,10 @@ def demo(
 
 async def _demo(settings: config.Settings, *, open_page: bool, verbose: bool) -> None:
     from earmark.cli.demo_event import seed
-    from earmark.server import process_main, processes
+    from earmark.server import child_process_main, processes
 
     processes.refuse(settings)
-    await databases.migrate(settings.database_url)
+    await open_and_maintain_databases.migrate(settings.database_url)
     event_id = await seed(settings)
     out = Console(highlight=False, soft_wrap=True)
 
@@ -96,7 +96,7 @@ async def _demo(settings: config.Settings, *, open_page: bool, verbose: bool) ->
         if open_page:
             webbrowser.open(page)
 
-    await processes.serve(settings, ready=ready, command=process_main.command(verbose=verbose))
+    await processes.serve(settings, ready=ready, command=child_process_main.command(verbose=verbose))
     out.print("Stopped.")
 
 
@@ -146,14 +146,14 @@ def serve(
 
 
 async def _serve(settings: config.Settings, *, verbose: bool) -> None:
-    from earmark.server import process_main, processes
+    from earmark.server import child_process_main, processes
 
     out = Console(highlight=False, soft_wrap=True)
 
     def ready(url: str) -> None:
         out.print(f"Earmark serves {url}" + (f" with {settings.processes} processes" if settings.processes > 1 else ""))
 
-    await processes.serve(settings, ready=ready, command=process_main.command(verbose=verbose))
+    await processes.serve(settings, ready=ready, command=child_process_main.command(verbose=verbose))
     out.print("Stopped.")
 
 

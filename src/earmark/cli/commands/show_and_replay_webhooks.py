@@ -18,9 +18,9 @@ from earmark.cli.commands.migrate_and_verify import Database
 from earmark.domain.id_types import DeliveryId, WebhookId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import WEBHOOKS_MAX, Delivery, DeliveryState, Webhook, enabled
-from earmark.engine.ports.webhooks import Webhooks
+from earmark.engine.ports.webhook_storage import Webhooks
 from earmark.errors import SetupError
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 T = TypeVar("T")
 
@@ -184,7 +184,7 @@ def _run(database: str | None, work: Callable[[Webhooks], Awaitable[T]]) -> T:
 
 
 async def _within(url: str, work: Callable[[Webhooks], Awaitable[T]]) -> T:
-    store = await databases.open_store(url)
+    store = await open_and_maintain_databases.open_store(url)
     try:
         await store.check()
         return await work(store.webhooks)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.cli.doctor import failover
+from earmark.cli.doctor import postgres_failover
 from earmark.cli.doctor.findings import Finding, note, ok, problem
 from earmark.errors import SetupError
-from earmark.store.pending_migrations import WAY_OUT, check_current, newer
+from earmark.store.both_databases.pending_migrations import WAY_OUT, check_current, newer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.store.database_diagnostics import DatabaseFacts
+    from earmark.store.both_databases.database_diagnostics import DatabaseFacts
 
 SKEW_SECONDS_MAX = 1.0
 READ_COMMITTED = "read committed"
@@ -28,7 +28,7 @@ def findings(vitals: DatabaseFacts) -> Iterator[Finding]:
         yield pooler(vitals)
     yield durability(vitals)
     if vitals.replication is not None:
-        yield failover.findings(vitals.replication)
+        yield postgres_failover.findings(vitals.replication)
 
 
 def schema(vitals: DatabaseFacts) -> Finding:

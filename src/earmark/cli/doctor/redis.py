@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from earmark.cli.commands.settings import without_password
 from earmark.cli.doctor.findings import Finding, note, ok, problem
 from earmark.errors import SetupError
-from earmark.store.database_diagnostics import skew
+from earmark.store.both_databases.database_diagnostics import skew
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping

@@ -9,7 +9,7 @@ from earmark.cli.doctor.findings import Finding, fixed, note, ok, problem
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.engine.ports.heartbeats import WELL, alive_seconds
-from earmark.engine.ports.journal_numbering import START
+from earmark.engine.ports.number_and_read_journal import START
 from earmark.observability.alert_thresholds import LATE_SECONDS, OPEN_PAYMENT_SECONDS
 from earmark.uuids import Uuid7Ids
 from earmark.version import __version__

@@ -10,11 +10,11 @@ import msgspec
 
 from earmark.cli.explain.format_seat_name import seat_name
 from earmark.domain.booking import Booking
+from earmark.domain.booking_state_machine import State, Verb
+from earmark.domain.format_money import spelled
 from earmark.domain.journal import Entry
-from earmark.domain.journal_field_changes import changes_of
-from earmark.domain.money_text import spelled
+from earmark.domain.journal_before_and_after_values import changes_of
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
-from earmark.domain.state_machine import State, Verb
 from earmark.schemas import responses
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ import msgspec
 from earmark.cli.explain import booking as booking_text
 from earmark.cli.explain import seat as seat_text
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId, Buyer, EventId, PaymentId, PoolId, RefundId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, Refund
 from earmark.domain.seat import Seat, SeatState
-from earmark.domain.state_machine import State
 from earmark.engine.ports.store import SeatOnMap
 from earmark.observability.redaction import redact
 from earmark.schemas import responses

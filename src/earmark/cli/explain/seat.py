@@ -10,7 +10,7 @@ import msgspec
 from earmark.cli.explain import booking as booking_text
 from earmark.cli.explain.booking import BookingExplanation, moment
 from earmark.domain.booking import Booking
-from earmark.domain.state_machine import State
+from earmark.domain.booking_state_machine import State
 from earmark.engine.ports.store import SeatOnMap
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
+from earmark.domain.bookable_event import Event
 from earmark.domain.booking import Booking
+from earmark.domain.booking_state_machine import State
 from earmark.domain.decline_limits import Payer, PayerRef
-from earmark.domain.event import Event
 from earmark.domain.id_types import (
     BookingId,
     Buyer,
@@ -40,13 +41,12 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, PaymentKey, Refund
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat, SeatSeen
-from earmark.domain.state_machine import State
-from earmark.engine.ports.store_parts import Parts
+from earmark.engine.ports.combined_store_ports import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from earmark.engine.ports.journal_numbering import Outbox
+    from earmark.engine.ports.number_and_read_journal import Outbox
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain import booking as law
+from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.domain.refund_rules import Ruling, as_asked, by_the_rules
-from earmark.domain.state_machine import State, Verb
 from earmark.engine.batch_transaction import find, lock, lock_counts, open_on_bookings
-from earmark.engine.commands import CancelResult, Full
+from earmark.engine.commands_and_results import CancelResult, Full
 from earmark.engine.record_owed_refund import give_up, owe, owed_facts
 from earmark.errors import PaymentInProgress, RefundRefused, Refusal
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+    from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking
-    from earmark.domain.event import Event
     from earmark.domain.id_types import PaymentId
     from earmark.domain.payment import Payment
     from earmark.engine.batch_transaction import BatchDecisions
-    from earmark.engine.commands import Cancel, Outcome
+    from earmark.engine.commands_and_results import Cancel, Outcome
+    from earmark.engine.limits_and_ids_for_verbs import VerbContext
     from earmark.engine.ports.store import Ids, Transaction
-    from earmark.engine.verb_context import VerbContext
 
 
 async def cancel(transaction: Transaction, batch: Sequence[Cancel], context: VerbContext) -> list[Outcome]:

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain import journal_field_changes
+from earmark.domain import journal_before_and_after_values
 from earmark.domain.id_types import PoolRef, SeatRef
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatAvailability, SeatSeen, availability
 from earmark.engine.batch_transaction import BatchDecisions
-from earmark.engine.commands import TryAgain
+from earmark.engine.commands_and_results import TryAgain
 from earmark.engine.ports.store import PoolUpdate, SeatUpdate
 from earmark.engine.verbs.hold import MOVED_ROUNDS_MAX, RELIEF_ROUNDS_MAX
 from earmark.errors import CapacityInUse, EventUnknown, InvalidRequest, PoolUnknown, Refusal, SeatsTaken, SeatUnknown
 
 if TYPE_CHECKING:
-    from earmark.domain.event import Event
+    from earmark.domain.bookable_event import Event
     from earmark.domain.pool import Pool
-    from earmark.engine.commands import ChangeEvent, Outcome
+    from earmark.engine.commands_and_results import ChangeEvent, Outcome
     from earmark.engine.ports.store import Ids, Transaction
 
 
@@ -58,8 +58,8 @@ async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) 
         "fields": msgspec.to_builtins(dict(command.fields)),
         "seats": msgspec.to_builtins(command.seats),
         "pools": msgspec.to_builtins(command.pools),
-        journal_field_changes.WAS: {
-            "fields": msgspec.to_builtins(journal_field_changes.event_was(event, command.fields)),
+        journal_before_and_after_values.WAS: {
+            "fields": msgspec.to_builtins(journal_before_and_after_values.event_was(event, command.fields)),
             "seats": [{"id": seat.ref.seat_id, "blocked": seat.blocked, "price": seat.price} for seat in seen.values()],
             "pools": [{"id": pool.id, "capacity": pool.capacity, "price": pool.price} for pool in pools],
         },

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.domain import booking as law
+from earmark.domain.booking_state_machine import Verb
 from earmark.domain.id_types import OutsidePaymentRef
-from earmark.domain.state_machine import Verb
 from earmark.engine.batch_transaction import decide, find, lock, lock_counts, open_on_bookings
-from earmark.engine.commands import TryAgain
+from earmark.engine.commands_and_results import TryAgain
 from earmark.errors import PaymentUsed, Refusal
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.id_types import BookingId
     from earmark.engine.batch_transaction import BatchDecisions
-    from earmark.engine.commands import Confirm, Outcome
+    from earmark.engine.commands_and_results import Confirm, Outcome
+    from earmark.engine.limits_and_ids_for_verbs import VerbContext
     from earmark.engine.ports.store import Transaction
-    from earmark.engine.verb_context import VerbContext
 
 ROUNDS_MAX = 100
 

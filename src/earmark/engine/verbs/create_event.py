@@ -10,7 +10,7 @@ from earmark.engine.batch_transaction import BatchDecisions
 from earmark.errors import EventExists
 
 if TYPE_CHECKING:
-    from earmark.engine.commands import CreateEvent, Outcome
+    from earmark.engine.commands_and_results import CreateEvent, Outcome
     from earmark.engine.ports.store import Ids, Transaction
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.domain import booking as law
-from earmark.domain.state_machine import Verb
+from earmark.domain.booking_state_machine import Verb
 from earmark.engine.batch_transaction import decide_on_bookings, open_on_bookings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from earmark.engine.commands import Extend, Outcome
+    from earmark.engine.commands_and_results import Extend, Outcome
+    from earmark.engine.limits_and_ids_for_verbs import VerbContext
     from earmark.engine.ports.store import Transaction
-    from earmark.engine.verb_context import VerbContext
 
 
 async def extend(transaction: Transaction, batch: Sequence[Extend], context: VerbContext) -> list[Outcome]:

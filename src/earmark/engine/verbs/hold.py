@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from earmark.domain.bookable_event import check_on_sale, per_buyer_max, ttl_seconds
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine, new_hold
-from earmark.domain.event import check_on_sale, per_buyer_max, ttl_seconds
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatAvailability, SeatSeen, availability
-from earmark.domain.state_machine import State
 from earmark.engine.batch_transaction import BatchDecisions
-from earmark.engine.commands import TryAgain
+from earmark.engine.commands_and_results import TryAgain
 from earmark.engine.ports.store import RowsNeeded
 from earmark.errors import (
     EventUnknown,
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
-    from earmark.domain.event import Event
-    from earmark.domain.hold_time_and_buyer_limits import Policy
+    from earmark.domain.bookable_event import Event
+    from earmark.domain.default_limits_for_all_events import Policy
     from earmark.domain.id_types import Buyer, PoolRef, SeatRef, TotalRef
     from earmark.domain.pool import Pool
-    from earmark.engine.commands import Hold, Outcome
+    from earmark.engine.commands_and_results import Hold, Outcome
+    from earmark.engine.limits_and_ids_for_verbs import VerbContext
     from earmark.engine.ports.store import Transaction
-    from earmark.engine.verb_context import VerbContext
 
 MOVED_ROUNDS_MAX = 3
 RELIEF_ROUNDS_MAX = 20

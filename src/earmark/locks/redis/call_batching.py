@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from earmark.locks.circuit_breaker import Breaker
-    from earmark.locks.redis.lua_calls import ScriptCall
+    from earmark.locks.redis.encode_and_decode_script_calls import ScriptCall
     from earmark.locks.redis.script_connection import ScriptConnection
 
     QueuedCall: TypeAlias = tuple[ScriptCall, asyncio.Future[Any] | None, float, ScriptCall | None]

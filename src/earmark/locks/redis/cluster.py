@@ -20,9 +20,9 @@ from redis.crc import key_slot
 from redis.exceptions import NoScriptError, RedisError
 
 from earmark.locks.errors import KeysApart, LocksUnavailable
-from earmark.locks.glob_patterns import compiled
+from earmark.locks.glob_to_regex import compiled
+from earmark.locks.redis.encode_and_decode_script_calls import LeaseScript, LuaScript, RedisKeys, ScriptCall
 from earmark.locks.redis.handover_subscription import HandoverSubscription, HandoverWaiters
-from earmark.locks.redis.lua_calls import LeaseScript, LuaScript, RedisKeys, ScriptCall
 from earmark.locks.redis.single_server_connections import SCAN_COUNT, connection_options, outages, read_holding
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def slot_of(name: str) -> int:
 
 
 class SlotLeaseScript(LeaseScript):
-    """`leases.lua`, with a fence for each slot."""
+    """`leases_and_waiting_queues.lua`, with a fence for each slot."""
 
     def fence(self, slot: int | None) -> str:
         """The key that counts the grants of a slot."""

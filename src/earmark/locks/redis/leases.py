@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from earmark.locks.backend_protocol import Claim, Grant, Group, Holding
 from earmark.locks.errors import LockBusy, LocksUnavailable, QueueFull
 from earmark.locks.redis.call_batching import CallBatcher
-from earmark.locks.redis.lua_calls import ScriptCall, milliseconds, owner_of, owner_seen
+from earmark.locks.redis.encode_and_decode_script_calls import ScriptCall, milliseconds, owner_of, owner_seen
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

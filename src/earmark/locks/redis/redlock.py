@@ -17,7 +17,7 @@ import msgspec
 from earmark.locks.backend_protocol import Claim, Grant, Group, Holding
 from earmark.locks.errors import LockBusy, LocksUnavailable
 from earmark.locks.redis.call_batching import CallBatcher
-from earmark.locks.redis.lua_calls import RedisKeys, ScriptCall, milliseconds, owner_of, owner_seen
+from earmark.locks.redis.encode_and_decode_script_calls import RedisKeys, ScriptCall, milliseconds, owner_of, owner_seen
 from earmark.locks.redis.single_server_connections import SingleServer, one_server
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
-    from earmark.locks.redis.lua_calls import LuaScript, ScriptCall
+    from earmark.locks.redis.encode_and_decode_script_calls import LuaScript, ScriptCall
 
 
 # A connection that is cut while redis-py makes it has no writer any more, and redis-py stumbles over that.

@@ -13,9 +13,9 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from earmark.locks.backend_protocol import Holding
 from earmark.locks.errors import LocksUnavailable
-from earmark.locks.glob_patterns import compiled
+from earmark.locks.glob_to_regex import compiled
+from earmark.locks.redis.encode_and_decode_script_calls import LeaseScript, RedisKeys
 from earmark.locks.redis.handover_subscription import HandoverSubscription, HandoverWaiters
-from earmark.locks.redis.lua_calls import LeaseScript, RedisKeys
 from earmark.locks.redis.script_connection import BROKEN, ScriptConnection, ServerConnection
 
 if TYPE_CHECKING:

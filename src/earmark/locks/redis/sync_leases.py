@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from earmark.locks.backend_protocol import Grant
 from earmark.locks.errors import LockBusy, LocksUnavailable
-from earmark.locks.redis.lua_calls import (
+from earmark.locks.redis.encode_and_decode_script_calls import (
     SHA,
     SOURCE,
     RedisKeys,

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.heartbeats import WELL
-from earmark.engine.ports.journal_numbering import Lag
+from earmark.engine.ports.number_and_read_journal import Lag
 from earmark.engine.ports.payment_monitoring_reads import MoneyWatch
 from earmark.errors import Outage
 from earmark.observability import logs

@@ -18,10 +18,10 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from earmark.locks.prometheus import LocksCollector
 from earmark.locks.stats import Stats
 from earmark.observability.metrics.database_gauges import WATCH_SECONDS, DatabaseGauges
-from earmark.observability.metrics.gauges_of_this_process import ProcessGauges
-from earmark.observability.metrics.multiprocess import SharedValues
+from earmark.observability.metrics.gauges_of_queues_streams_connections import ProcessGauges
 from earmark.observability.metrics.recorder import MetricsRecorder
 from earmark.observability.metrics.redis_up_gauges import RedisGauges
+from earmark.observability.metrics.share_metrics_between_processes import SharedValues
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator

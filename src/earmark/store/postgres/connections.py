@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from earmark.errors import NotWritable, SetupError
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 from earmark.store.postgres import connect_to_writable_host
 from earmark.store.postgres.count_abandoned_backends import (
     ANSWER_SECONDS_MAX,
@@ -67,7 +67,7 @@ class PostgresConnections:
         self._generation = 0
         self._renewed_at = float("-inf")
         self._connecting = 0
-        self._sql = sql_files.sql("postgres")
+        self._sql = load_named_sql.sql("postgres")
         self.abandoned = AbandonedBackends()
         self._checking = asyncio.Lock()
         self._checked_at = float("-inf")

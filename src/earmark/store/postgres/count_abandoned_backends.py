@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -62,7 +62,7 @@ class AbandonedBackends(msgspec.Struct):
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
                     asked = self.pids.copy()
                     ages = [now - left_at for left_at in asked.values()]
-                    found = await fetch(sql_files.sql("postgres")["still_running"], list(asked), ages)
+                    found = await fetch(load_named_sql.sql("postgres")["still_running"], list(asked), ages)
                 hanging = {row["pid"]: row["hanging"] for row in found}
                 for pid, left_at in asked.items():
                     # One that was left anew meanwhile was not asked about.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from earmark.errors import SetupError, StoreUnavailable
-from earmark.store import sql_files
-from earmark.store.database_diagnostics import DatabaseFacts, Replication, Standby, skew
+from earmark.store import load_named_sql
+from earmark.store.both_databases.database_diagnostics import DatabaseFacts, Replication, Standby, skew
 from earmark.store.postgres import connect_to_writable_host
 from earmark.store.postgres.migrate import read_applied, split_url
 
@@ -87,7 +87,7 @@ async def _read(connection: asyncpg.Connection, *, clock: Clock, told: bool) -> 
 
 
 async def _read_replication(connection: asyncpg.Connection) -> Replication:
-    sql = sql_files.sql("postgres", "replication.sql")
+    sql = load_named_sql.sql("postgres", "read_replication_state.sql")
     settings = await connection.fetchrow(sql["read_replication"])
     standbys = await connection.fetch(sql["read_standbys"])
     waiting = await connection.fetchrow(sql["read_waiting_commits"])

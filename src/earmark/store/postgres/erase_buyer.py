@@ -10,12 +10,12 @@ import asyncpg
 
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError, StoreUnavailable
-from earmark.store import sql_files
-from earmark.store.pending_migrations import check_current
+from earmark.store import load_named_sql
+from earmark.store.both_databases.pending_migrations import check_current
+from earmark.store.both_databases.replace_buyer_name_in_texts import KEPT_FIELDS, Erasure, Obstacle
 from earmark.store.postgres import connect_to_writable_host
 from earmark.store.postgres.driver_errors import reason
 from earmark.store.postgres.migrate import BUSY, SILENT, read_applied, split_url
-from earmark.store.pseudonymise_buyer import KEPT_FIELDS, Erasure, Obstacle
 
 if TYPE_CHECKING:
     from earmark.engine.ports.store import Clock
@@ -48,7 +48,7 @@ async def erase(url: str, buyer: str, *, pseudonym: str, dry_run: bool, clock: C
     connection = await _connect(url)
     try:
         check_current("postgres", await read_applied(connection))
-        sql = sql_files.sql("postgres", "erase_buyer.sql")
+        sql = load_named_sql.sql("postgres", "erase_buyer.sql")
         await _check_role(connection, sql)
         changed: Counter[str] = Counter()
         for _ in range(PASSES_MAX):

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from earmark.engine.ports.store import BookingFilter, SeatMap
-from earmark.store.postgres import rows
+from earmark.store.postgres import convert_rows_and_values
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
+    from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking
-    from earmark.domain.event import Event
     from earmark.domain.id_types import BookingId, EventId, SeatId
     from earmark.domain.journal import Entry
     from earmark.domain.live_or_test_mode import Mode
@@ -33,24 +33,30 @@ class BookingReads:
     async def read_event(self, event_id: EventId) -> Event | None:
         """An event by its id."""
         found = await self.read_rows("read_events", [event_id])
-        return rows.event(found[0]) if found else None
+        return convert_rows_and_values.event(found[0]) if found else None
 
     async def list_events(self, *, mode: Mode, after: EventId | None, limit: int) -> list[Event]:
         """A page of events, by id."""
-        return [rows.event(row) for row in await self.read_rows("list_events", mode, after or "", limit)]
+        return [
+            convert_rows_and_values.event(row) for row in await self.read_rows("list_events", mode, after or "", limit)
+        ]
 
     async def read_map(self, event_id: EventId, *, seat_id: SeatId | None = None) -> SeatMap:
         """For showing only. One seat by its key; a whole event in one snapshot."""
         if seat_id is not None:
             (seat,) = await self.read_rows("read_seat", event_id, seat_id, self._clock.offset)
-            pools = [rows.pool(row) for row in await self.read_rows("read_pools", event_id, seat["now"])]
-            return SeatMap(now=seat["now"], seats=[rows.seat_on_map(seat)] if seat["id"] else [], pools=pools)
+            pools = [
+                convert_rows_and_values.pool(row) for row in await self.read_rows("read_pools", event_id, seat["now"])
+            ]
+            return SeatMap(
+                now=seat["now"], seats=[convert_rows_and_values.seat_on_map(seat)] if seat["id"] else [], pools=pools
+            )
         return await self._see(event_id)
 
     async def read_booking(self, booking_id: BookingId) -> tuple[datetime, Booking | None]:
         """A booking by its id, and the moment of the read."""
         (read,) = await self.read_rows("read_booking", booking_id, self._clock.offset)
-        return read["now"], rows.booking(read) if read["id"] else None
+        return read["now"], convert_rows_and_values.booking(read) if read["id"] else None
 
     async def list_bookings(self, wanted: BookingFilter) -> tuple[datetime, list[Booking]]:
         """By id, which is by age."""
@@ -63,11 +69,11 @@ class BookingReads:
             found = await self.read_rows("list_bookings_of_event", *page, wanted.event_id)
         else:
             found = await self.read_rows("list_bookings", *page)
-        return now, [rows.booking(row) for row in found]
+        return now, [convert_rows_and_values.booking(row) for row in found]
 
     async def read_history(self, booking_id: BookingId) -> list[Entry]:
         """The journal of a booking, by version."""
-        return [rows.entry(row) for row in await self.read_rows("read_history", booking_id)]
+        return [convert_rows_and_values.entry(row) for row in await self.read_rows("read_history", booking_id)]
 
     async def seconds_to_next_due(self) -> float | None:
         """By the sweeper's index."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from earmark.store.heartbeats_cleanup_recounts import RECOUNT_SECONDS_MAX, StoredBeats, StoredUpkeep
-from earmark.store.postgres import rows
+from earmark.store.both_databases.heartbeats_cleanup_recounts import RECOUNT_SECONDS_MAX, StoredBeats, StoredUpkeep
+from earmark.store.postgres import convert_rows_and_values
 from earmark.store.postgres.session_settings import ANY_PLAN
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from earmark.engine.ports.heartbeats import HeartbeatReport, Process
     from earmark.engine.ports.store import Clock
-    from earmark.store.named_statement_protocols import StatementStore
+    from earmark.store.both_databases.named_statement_runner_protocols import StatementStore
 
 
 class PostgresBeats(StoredBeats):
@@ -29,7 +29,7 @@ class PostgresBeats(StoredBeats):
         """By the database's clock."""
         said = sorted((report.role, report.written, report.rounds) for report in reports)
         head = (process.id, process.host, process.version, self._clock.offset)
-        await self._store.read_rows("tell_beats", *head, *rows.columns(said, width=3))
+        await self._store.read_rows("tell_beats", *head, *convert_rows_and_values.columns(said, width=3))
 
 
 class PostgresUpkeep(StoredUpkeep):

@@ -15,15 +15,15 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from earmark.errors import NotWritable, SetupError, StoreUnavailable
-from earmark.store.pending_migrations import Applied, LockPatience, pending, tell_newer
+from earmark.store.both_databases.pending_migrations import Applied, LockPatience, pending, tell_newer
 from earmark.store.postgres import connect_to_writable_host
-from earmark.store.postgres.application_role import grant
 from earmark.store.postgres.driver_errors import reason
+from earmark.store.postgres.grant_and_check_application_role import grant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
-    from earmark.store.pending_migrations import Migration, Tell
+    from earmark.store.both_databases.pending_migrations import Migration, Tell
 
 T = TypeVar("T")
 logger = logging.getLogger("earmark.migrate")

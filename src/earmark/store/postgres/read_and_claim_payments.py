@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.domain.payment import PAYING_SECONDS_MAX
 from earmark.engine.ports.store import Dossier
-from earmark.store.payments import PaymentReads, payment, refund
-from earmark.store.postgres import rows
+from earmark.store.both_databases.payments_and_refunds import PaymentReads, payment, refund
+from earmark.store.postgres import convert_rows_and_values
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -34,7 +34,9 @@ class PostgresPaymentReads(PaymentReads):
             paid = payment(found)
             read = await connection.fetchrow(self._sql["read_booking"], paid.booking_id, self._clock.offset)
             refunds = [refund(row) for row in await connection.fetch(self._sql["read_refunds"], [payment_id])]
-            return Dossier(now=read["now"], payment=paid, booking=rows.booking(read), refunds=refunds)
+            return Dossier(
+                now=read["now"], payment=paid, booking=convert_rows_and_values.booking(read), refunds=refunds
+            )
 
         dossier: Dossier | None = await self._look(look)
         return dossier

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from earmark.engine.ports.store import MAP_HORIZON, SeatMap
-from earmark.store.postgres import rows
+from earmark.store.postgres import convert_rows_and_values
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -46,7 +46,7 @@ async def read_map(
             seats = _decode(await connection.fetch(sql["read_some_seats"], event_id, list(ids)))
         pools = await connection.fetch(sql["read_pools"], event_id, now)
         ends_at = await connection.fetchval(sql["next_lapse"], event_id, now, now + MAP_HORIZON)
-    return SeatMap(now=now, seats=seats, pools=[rows.pool(row) for row in pools], ends_at=ends_at)
+    return SeatMap(now=now, seats=seats, pools=[convert_rows_and_values.pool(row) for row in pools], ends_at=ends_at)
 
 
 async def _open(connection: Any, statement: str, event_id: EventId) -> Pages:
@@ -74,4 +74,4 @@ async def _read_seats(pages: Pages) -> list[SeatOnMap]:
 
 
 def _decode(page: list[Any]) -> list[SeatOnMap]:
-    return [rows.seat_on_map(row) for row in page]
+    return [convert_rows_and_values.seat_on_map(row) for row in page]

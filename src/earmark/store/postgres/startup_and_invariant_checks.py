@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.engine.ports.store import Flaw
 from earmark.errors import NotWritable, SetupError
-from earmark.store import sql_files
-from earmark.store.pending_migrations import check_current
-from earmark.store.postgres.application_role import check_grants
+from earmark.store import load_named_sql
+from earmark.store.both_databases.pending_migrations import check_current
 from earmark.store.postgres.connections import check_isolation
+from earmark.store.postgres.grant_and_check_application_role import check_grants
 from earmark.store.postgres.migrate import read_applied
 from earmark.store.postgres.session_settings import ANY_PLAN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from earmark.store.pending_migrations import Applied
+    from earmark.store.both_databases.pending_migrations import Applied
     from earmark.store.postgres.connections import PostgresConnections
 
 OLDEST = 15_00_00
@@ -41,7 +41,7 @@ class StartupChecks:
         async def find(connection: Any) -> list[Flaw]:
             flaws: list[Flaw] = []
             await connection.execute(ANY_PLAN)
-            for query in sql_files.load("postgres", "find_broken_invariants.sql").values():
+            for query in load_named_sql.load("postgres", "find_broken_invariants.sql").values():
                 promise, _, rule = query.why.partition(": ")
                 found = await connection.fetch(query.sql, limit, timeout=600)
                 flaws += [Flaw(promise=promise, rule=rule, row=row["row"]) for row in found]

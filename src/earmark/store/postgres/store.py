@@ -14,11 +14,13 @@ from earmark.engine.api_keys import Keys
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Transaction
 from earmark.engine.prepaid_accounts import Accounts
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
-from earmark.store import sql_files
-from earmark.store.api_keys import StoredKeys
-from earmark.store.newest_entry_and_changed_seats import StoredFollowedEvents
-from earmark.store.postgres import rows
-from earmark.store.postgres.commit_or_roll_back import check_warnings, commit, roll_back
+from earmark.store import load_named_sql
+from earmark.store.both_databases.api_keys import StoredKeys
+from earmark.store.both_databases.newest_entry_and_seats_by_id import StoredFollowedEvents
+from earmark.store.both_databases.prepaid_accounts import StoredAccounts
+from earmark.store.postgres import convert_rows_and_values
+from earmark.store.postgres.commit_or_abandon_connection import check_warnings, commit, roll_back
+from earmark.store.postgres.connection_and_optimistic_write_counts import OptimisticWriteCounts, figures
 from earmark.store.postgres.connections import PostgresConnections
 from earmark.store.postgres.driver_errors import (
     SILENT,
@@ -33,21 +35,19 @@ from earmark.store.postgres.driver_errors import (
     was_ended_by_server,
 )
 from earmark.store.postgres.event_and_booking_reads import BookingReads
-from earmark.store.postgres.find_locked_rows import WantedLocks, find_locked
-from earmark.store.postgres.free_seat_cache import SeatCache
 from earmark.store.postgres.heartbeats_cleanup_recounts import PostgresBeats, PostgresUpkeep
-from earmark.store.postgres.journal_numbering import PostgresOutbox
 from earmark.store.postgres.migrate import split_url
-from earmark.store.postgres.optimistic_write import NeedsLocks, OptimisticWrite, SeatCacheOutdated
-from earmark.store.postgres.optimistic_write_connections import IdleConnections, PreparedConnection
+from earmark.store.postgres.number_and_read_journal import PostgresOutbox
+from earmark.store.postgres.optimistic_transaction import NeedsLocks, OptimisticWrite, SeatCacheOutdated
+from earmark.store.postgres.optimistic_transaction_connections import IdleConnections, PreparedConnection
 from earmark.store.postgres.read_and_claim_payments import PostgresPaymentReads
+from earmark.store.postgres.rows_cached_for_optimistic_write import SeatCache
 from earmark.store.postgres.seat_map import read_map
 from earmark.store.postgres.session_settings import SET_LOCAL, SETTINGS
 from earmark.store.postgres.startup_and_invariant_checks import StartupChecks
-from earmark.store.postgres.store_gauges import OptimisticWriteCounts, figures
+from earmark.store.postgres.trace_locked_rows_to_requests import WantedLocks, find_locked
 from earmark.store.postgres.transaction_queries import PostgresTransaction, wait_for_standby
-from earmark.store.postgres.webhooks import PostgresWebhooks
-from earmark.store.prepaid_accounts import StoredAccounts
+from earmark.store.postgres.webhook_delivery_queue import PostgresWebhooks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.id_types import EntryId, EventId, SeatId
     from earmark.domain.journal import IdempotencyKey
-    from earmark.engine.commands import Row
+    from earmark.engine.commands_and_results import Row
     from earmark.engine.ports.observer import StoreFigures
     from earmark.engine.ports.store import Clock, SeatMap
 
@@ -85,7 +85,7 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
         self.seat_cache = SeatCache(self._read_page)
         self._idle = IdleConnections(connections)
         self._counts = OptimisticWriteCounts()
-        self._sql: Mapping[str, str] = sql_files.statements("postgres")
+        self._sql: Mapping[str, str] = load_named_sql.statements("postgres")
         self.webhooks = PostgresWebhooks(self)
         self.outbox = PostgresOutbox(self, webhooks=self.webhooks)
         self.followed_events = StoredFollowedEvents(self, read_some_seats=self._see)
@@ -287,7 +287,7 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
 
     async def known_keys(self, keys: Sequence[IdempotencyKey]) -> frozenset[IdempotencyKey]:
         """By the index of keys, on an idle connection: in a rush this runs a thousand times in a second."""
-        query, wanted = self._sql["known_keys"], rows.to_json(keys)
+        query, wanted = self._sql["known_keys"], convert_rows_and_values.to_json(keys)
 
         async def fetch(*, within: float) -> list[Any]:
             connection: PreparedConnection | None = None

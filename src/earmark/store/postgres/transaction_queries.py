@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.domain.id_types import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes, TransactionStart
-from earmark.store import sql_files
-from earmark.store.payments import PaymentSteps
-from earmark.store.postgres import rows
-from earmark.store.postgres.find_locked_rows import WantedLocks
+from earmark.store import load_named_sql
+from earmark.store.both_databases.payments_and_refunds import PaymentSteps
+from earmark.store.postgres import convert_rows_and_values
+from earmark.store.postgres.trace_locked_rows_to_requests import WantedLocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking
-    from earmark.domain.event import Event
     from earmark.domain.journal import IdempotencyKey
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
@@ -44,10 +44,10 @@ class PostgresTransaction(PaymentSteps):
     ) -> None:
         self.connection = connection
         self._offset = offset
-        self._lock_timeout = rows.lock_timeout(lock_seconds)
+        self._lock_timeout = convert_rows_and_values.lock_timeout(lock_seconds)
         self.wanted = WantedLocks()
         """The rows that it asked to lock so far."""
-        self._sql = sql or sql_files.statements("postgres")
+        self._sql = sql or load_named_sql.statements("postgres")
         self._totals_made: list[TotalRef] = []
         self._now: datetime | None = None
         self.wrote = False
@@ -61,25 +61,33 @@ class PostgresTransaction(PaymentSteps):
             self._now = await self.connection.fetchval(self._sql["begin_locking"], self._offset, self._lock_timeout)
             return TransactionStart(now=self._now)
         distinct = sorted(set(keys))
-        claims = await self.fetch("claim_keys", self._offset, *rows.columns(distinct, width=2), self._lock_timeout)
+        claims = await self.fetch(
+            "claim_keys", self._offset, *convert_rows_and_values.columns(distinct, width=2), self._lock_timeout
+        )
         self._now = claims[0]["now"]
         busy = frozenset(distinct[claim["n"] - 1] for claim in claims if not claim["claimed"])
         mine = [key for key in distinct if key not in busy]
-        found = await self.fetch("read_idempotency_records", *rows.columns(mine, width=2)) if mine else []
+        found = (
+            await self.fetch("read_idempotency_records", *convert_rows_and_values.columns(mine, width=2))
+            if mine
+            else []
+        )
         self.replays = any(row["replicated"] for row in found)
-        return TransactionStart(now=self._now, busy=busy, remembered=dict(map(rows.idempotency_record, found)))
+        return TransactionStart(
+            now=self._now, busy=busy, remembered=dict(map(convert_rows_and_values.idempotency_record, found))
+        )
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
         """Events by id, without a lock."""
-        return {row["id"]: rows.event(row) for row in await self.fetch("read_events", sorted(ids))}
+        return {row["id"]: convert_rows_and_values.event(row) for row in await self.fetch("read_events", sorted(ids))}
 
     async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
         """The one unlocked read of seats and owners."""
         if not refs:
             return {}
         wanted = sorted(refs)
-        found = await self.fetch("read_seats", *rows.columns(wanted, width=2))
-        seen = {ref: rows.seat_seen(row, ref) for row in found for ref in (wanted[row[0] - 1],)}
+        found = await self.fetch("read_seats", *convert_rows_and_values.columns(wanted, width=2))
+        seen = {ref: convert_rows_and_values.seat_seen(row, ref) for row in found for ref in (wanted[row[0] - 1],)}
         self.wanted.known_seats |= seen
         return seen
 
@@ -88,18 +96,18 @@ class PostgresTransaction(PaymentSteps):
         e = event
         window = (e.starts_at, e.sale_opens_at, e.sale_closes_at)
         head = (e.id, e.name, e.currency, e.mode, e.created_at)
-        if not await self.fetch("insert_event", *head, *window, *rows.event_rules(e)):
+        if not await self.fetch("insert_event", *head, *window, *convert_rows_and_values.event_rules(e)):
             return False
         self.wrote = True
-        await self.fetch("insert_seats", e.id, *rows.seat_columns(seats))
+        await self.fetch("insert_seats", e.id, *convert_rows_and_values.seat_columns(seats))
         numbered = ((pool.id, pool.capacity, pool.price, position) for position, pool in enumerate(pools))
-        await self.fetch("insert_pools", e.id, *rows.columns(numbered, width=4))
+        await self.fetch("insert_pools", e.id, *convert_rows_and_values.columns(numbered, width=4))
         return True
 
     async def lock_event(self, event_id: EventId) -> Event | None:
         """For an operator's change."""
         found = await self.fetch("lock_event", event_id)
-        return rows.event(found[0]) if found else None
+        return convert_rows_and_values.event(found[0]) if found else None
 
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
         """Sorted by the query."""
@@ -107,7 +115,7 @@ class PostgresTransaction(PaymentSteps):
             return {}
         self.wanted.bookings.update(ids)
         found = await self.fetch("lock_bookings", list(ids))
-        locked = {booking.id: booking for booking in map(rows.booking, found)}
+        locked = {booking.id: booking for booking in map(convert_rows_and_values.booking, found)}
         self.wanted.known_bookings |= locked
         return locked
 
@@ -129,7 +137,7 @@ class PostgresTransaction(PaymentSteps):
             found = await self.fetch("lock_due_behind", self._now, limit, skip)
         else:
             found = await self.fetch("lock_due", self._now, limit)
-        return [rows.booking(row) for row in found]
+        return [convert_rows_and_values.booking(row) for row in found]
 
     async def has_due(self, within: PoolRef | TotalRef) -> bool:
         """By the same indexes, without a lock."""
@@ -141,7 +149,7 @@ class PostgresTransaction(PaymentSteps):
         if not uses:
             return frozenset()
         taken = [(*ref, booking_id) for ref, booking_id in sorted(uses.items())]
-        won = await self.fetch("take_payments", *rows.columns(taken, width=3))
+        won = await self.fetch("take_payments", *convert_rows_and_values.columns(taken, width=3))
         return frozenset(OutsidePaymentRef(*row) for row in won)
 
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:
@@ -149,7 +157,7 @@ class PostgresTransaction(PaymentSteps):
         if not refs:
             return {}
         self.wanted.totals.update(refs)
-        wanted = rows.columns(sorted(refs), width=2)
+        wanted = convert_rows_and_values.columns(sorted(refs), width=2)
         self._totals_made += [TotalRef(*row) for row in await self.fetch("make_totals", *wanted)]
         return {TotalRef(*row[:2]): row["units"] for row in await self.fetch("lock_totals", *wanted)}
 
@@ -158,8 +166,8 @@ class PostgresTransaction(PaymentSteps):
         if not refs:
             return {}
         self.wanted.pools.update(refs)
-        found = await self.fetch("lock_pools", *rows.columns(sorted(refs), width=2))
-        return {pool.ref: pool for pool in map(rows.pool, found)}
+        found = await self.fetch("lock_pools", *convert_rows_and_values.columns(sorted(refs), width=2))
+        return {pool.ref: pool for pool in map(convert_rows_and_values.pool, found)}
 
     async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
         """Compare and lock, in one statement."""
@@ -167,7 +175,9 @@ class PostgresTransaction(PaymentSteps):
             return frozenset()
         self.wanted.seats.update(seat.ref for seat in seen)
         ordered = sorted(seen, key=lambda seat: seat.ref)
-        wanted = rows.columns(((*seat.ref, seat.pointer, seat.fence, seat.blocked) for seat in ordered), width=5)
+        wanted = convert_rows_and_values.columns(
+            ((*seat.ref, seat.pointer, seat.fence, seat.blocked) for seat in ordered), width=5
+        )
         return frozenset(SeatRef(*row) for row in await self.fetch("lock_seats", *wanted))
 
     async def write(self, changes: Changes) -> None:
@@ -176,13 +186,15 @@ class PostgresTransaction(PaymentSteps):
         self.written = changes
         c = changes
         if c.expired:
-            await self._write("update_bookings", rows.moved_columns(c.expired), expect=len(c.expired))
+            await self._write(
+                "update_bookings", convert_rows_and_values.moved_columns(c.expired), expect=len(c.expired)
+            )
         if c.moved:
-            await self._write("update_bookings", rows.moved_columns(c.moved), expect=len(c.moved))
+            await self._write("update_bookings", convert_rows_and_values.moved_columns(c.moved), expect=len(c.moved))
         await self.write_payments(c)
         await self._write_counts(c)
         if c.opened:
-            await self._write("insert_bookings", rows.opened_columns(c.opened), expect=len(c.opened))
+            await self._write("insert_bookings", convert_rows_and_values.opened_columns(c.opened), expect=len(c.opened))
         if c.seats:
             await self._write("point_seats", _pointers(c.seats), expect=len(c.seats))
         if c.reclaimed:
@@ -191,33 +203,37 @@ class PostgresTransaction(PaymentSteps):
             await self._write("clear_seats", _pointers(c.cleared), expect=len(c.cleared))
         await self._write_offer(c)
         if c.entries:
-            await self._write("insert_entries", rows.entry_columns(c.entries), expect=len(c.entries))
+            await self._write("insert_entries", convert_rows_and_values.entry_columns(c.entries), expect=len(c.entries))
 
     async def _write_counts(self, c: Changes) -> None:
         if c.totals:
-            added = rows.columns(((*ref, units) for ref, units in sorted(c.totals.items())), width=3)
+            added = convert_rows_and_values.columns(((*ref, units) for ref, units in sorted(c.totals.items())), width=3)
             await self._write("add_totals", added, expect=len(c.totals))
         if unused := [ref for ref in self._totals_made if not c.totals.get(ref)]:
-            await self._write("drop_empty_totals", rows.columns(unused, width=2), expect=len(unused))
+            await self._write("drop_empty_totals", convert_rows_and_values.columns(unused, width=2), expect=len(unused))
         if c.pools:
-            await self._write("add_pools", rows.delta_columns(c.pools), expect=len(c.pools))
+            await self._write("add_pools", convert_rows_and_values.delta_columns(c.pools), expect=len(c.pools))
 
     async def _reclaim(self, bookings: Sequence[Booking]) -> None:
         """Their seats first: the schema refuses a sale whose seats are not its own."""
         seats = {ref: booking.id for booking in bookings for ref in booking.seat_refs}
         await self._write("reclaim_seats", _pointers(seats), expect=len(seats))
-        await self._write("update_bookings", rows.moved_columns(bookings), expect=len(bookings))
+        await self._write("update_bookings", convert_rows_and_values.moved_columns(bookings), expect=len(bookings))
 
     async def _write_offer(self, c: Changes) -> None:
         if e := c.event:
             window = [e.starts_at, e.sale_opens_at, e.sale_closes_at]
-            fields = [e.id, e.name, *window, *rows.event_rules(e), e.version]
+            fields = [e.id, e.name, *window, *convert_rows_and_values.event_rules(e), e.version]
             await self._write("update_event", fields, expect=1)
         if c.seat_changes:
-            changed = rows.columns(((*change.ref, change.blocked, change.price) for change in c.seat_changes), width=4)
+            changed = convert_rows_and_values.columns(
+                ((*change.ref, change.blocked, change.price) for change in c.seat_changes), width=4
+            )
             await self._write("change_seats", changed, expect=len(c.seat_changes))
         if c.pool_changes:
-            sized = rows.columns(((*change.ref, change.capacity, change.price) for change in c.pool_changes), width=4)
+            sized = convert_rows_and_values.columns(
+                ((*change.ref, change.capacity, change.price) for change in c.pool_changes), width=4
+            )
             await self._write("change_pools", sized, expect=len(c.pool_changes))
 
     async def _write(self, name: str, arguments: Sequence[object], *, expect: int) -> None:
@@ -241,4 +257,4 @@ class PostgresTransaction(PaymentSteps):
 
 
 def _pointers(seats: Mapping[SeatRef, BookingId]) -> list[list[Any]]:
-    return rows.columns(((*ref, booking_id) for ref, booking_id in sorted(seats.items())), width=3)
+    return convert_rows_and_values.columns(((*ref, booking_id) for ref, booking_id in sorted(seats.items())), width=3)

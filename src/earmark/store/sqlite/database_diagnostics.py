@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from earmark.errors import SetupError
-from earmark.store.database_diagnostics import DatabaseFacts
+from earmark.store.both_databases.database_diagnostics import DatabaseFacts
 from earmark.store.sqlite.connection import connect, file_of, is_busy, unavailable
 from earmark.store.sqlite.migrate import read_applied
 

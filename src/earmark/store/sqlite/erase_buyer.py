@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
-from earmark.store import sql_files
-from earmark.store.pending_migrations import check_current
-from earmark.store.pseudonymise_buyer import Erasure, Obstacle, Unnamer, callers_of
-from earmark.store.sqlite import rows
+from earmark.store import load_named_sql
+from earmark.store.both_databases.pending_migrations import check_current
+from earmark.store.both_databases.replace_buyer_name_in_texts import Erasure, Obstacle, Unnamer, callers_of
+from earmark.store.sqlite import convert_rows_and_values
 from earmark.store.sqlite.connection import connect, file_of, is_busy, is_silence, unavailable
 from earmark.store.sqlite.migrate import read_applied
 
@@ -75,7 +75,7 @@ def _erase(file: Path, buyer: str, *, pseudonym: str, dry_run: bool, rewrite: bo
             check_current("sqlite", read_applied(connection))
             _add_functions(connection, Unnamer(buyer, pseudonym))
             connection.execute("BEGIN IMMEDIATE")
-            done = _write(connection, buyer, pseudonym=pseudonym, now=rows.to_moment(clock.now()))
+            done = _write(connection, buyer, pseudonym=pseudonym, now=convert_rows_and_values.to_moment(clock.now()))
             connection.execute("ROLLBACK" if dry_run or done.obstacles else "COMMIT")
             if dry_run or done.obstacles or not (rewrite or any(done.changed.values())):
                 return done
@@ -99,7 +99,7 @@ def _write(connection: sqlite3.Connection, buyer: str, *, pseudonym: str, now: i
     The guards that refuse this are dropped and made again from their own text, whichever migration wrote it. Other
     connections see the file only with them, and a crash undoes it all. A guard that is not known here still refuses.
     """
-    sql = sql_files.sql("sqlite", "erase_buyer.sql")
+    sql = load_named_sql.sql("sqlite", "erase_buyer.sql")
     known: dict[str, Any] = {"buyer": buyer, "alias": pseudonym, "now": now}
     found = connection.execute(sql["find_obstacles"], known).fetchall()
     if found:
@@ -109,11 +109,13 @@ def _write(connection: sqlite3.Connection, buyer: str, *, pseudonym: str, now: i
             )
         )
     bookings = connection.execute(sql["find_bookings"], known).fetchall()
-    known["callers"] = rows.to_json(callers_of(buyer))
-    known["bookings"] = rows.to_json([row["id"] for row in bookings])
-    known["events"] = rows.to_json(sorted({row["event_id"] for row in bookings}))
+    known["callers"] = convert_rows_and_values.to_json(callers_of(buyer))
+    known["bookings"] = convert_rows_and_values.to_json([row["id"] for row in bookings])
+    known["events"] = convert_rows_and_values.to_json(sorted({row["event_id"] for row in bookings}))
     for name in ("payments", "entries"):
-        known[name] = rows.to_json([row["id"] for row in connection.execute(sql[f"find_{name}"], known)])
+        known[name] = convert_rows_and_values.to_json(
+            [row["id"] for row in connection.execute(sql[f"find_{name}"], known)]
+        )
     guards = connection.execute(sql["read_guards"]).fetchall()
     for guard in guards:
         connection.execute(f"DROP TRIGGER {guard['name']}")

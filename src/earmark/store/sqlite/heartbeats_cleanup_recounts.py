@@ -7,8 +7,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from earmark.engine.ports.cleanup_backlog_recounts import Forgetting
-from earmark.store.heartbeats_cleanup_recounts import FIRST, KEYS, StoredBeats, StoredUpkeep, until_not_over
-from earmark.store.named_statement_protocols import SECONDS_MAX
+from earmark.store.both_databases.heartbeats_cleanup_recounts import (
+    FIRST,
+    KEYS,
+    StoredBeats,
+    StoredUpkeep,
+    until_not_over,
+)
+from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from earmark.errors import StoreUnavailable
-from earmark.store import sql_files
+from earmark.store import load_named_sql
 from earmark.store.sqlite.connection import connect_memory
 from earmark.store.sqlite.migrate import apply_pending
 from earmark.store.sqlite.single_writer import Writer
@@ -32,7 +32,7 @@ class MemoryStore(SqliteStore):
     """An empty, migrated SQLite database in memory. A store that is never closed is closed when it is collected."""
 
     def __init__(self, *, clock: Clock) -> None:
-        super().__init__(MemoryAccess(clock=clock, sql=sql_files.statements("sqlite")), clock=clock)
+        super().__init__(MemoryAccess(clock=clock, sql=load_named_sql.statements("sqlite")), clock=clock)
 
 
 class MemoryAccess:

@@ -9,14 +9,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from earmark.errors import SetupError, StoreUnavailable
-from earmark.store.pending_migrations import Applied, LockPatience, pending, tell_newer
+from earmark.store.both_databases.pending_migrations import Applied, LockPatience, pending, tell_newer
 from earmark.store.sqlite.connection import connect, file_of, is_busy, unavailable, use_wal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from earmark.store.pending_migrations import Migration, Tell
+    from earmark.store.both_databases.pending_migrations import Migration, Tell
 
 logger = logging.getLogger("earmark.migrate")
 

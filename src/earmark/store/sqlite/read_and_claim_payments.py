@@ -9,9 +9,9 @@ from uuid import UUID
 from earmark.domain.id_types import PaymentId
 from earmark.domain.payment import PAYING_SECONDS_MAX
 from earmark.engine.ports.store import Dossier
-from earmark.store.named_statement_protocols import SECONDS_MAX
-from earmark.store.payments import PaymentReads, payment, refund
-from earmark.store.sqlite import rows
+from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX
+from earmark.store.both_databases.payments_and_refunds import PaymentReads, payment, refund
+from earmark.store.sqlite import convert_rows_and_values
 
 if TYPE_CHECKING:
     import sqlite3
@@ -36,11 +36,13 @@ class SqlitePaymentReads(PaymentReads):
             found = connection.execute(self._sql["read_payment"], (str(payment_id),)).fetchone()
             if found is None:
                 return None
-            paid = payment(rows.to_python(found))
+            paid = payment(convert_rows_and_values.to_python(found))
             booking = connection.execute(self._sql["read_booking"], (str(paid.booking_id),)).fetchone()
-            back = connection.execute(self._sql["read_refunds"], (rows.to_json([payment_id]),))
-            refunds = [refund(rows.to_python(row)) for row in back]
-            return Dossier(now=self._clock.now(), payment=paid, booking=rows.booking(booking), refunds=refunds)
+            back = connection.execute(self._sql["read_refunds"], (convert_rows_and_values.to_json([payment_id]),))
+            refunds = [refund(convert_rows_and_values.to_python(row)) for row in back]
+            return Dossier(
+                now=self._clock.now(), payment=paid, booking=convert_rows_and_values.booking(booking), refunds=refunds
+            )
 
         return await self.access.read(look, within=SECONDS_MAX)
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from earmark.domain.id_types import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports.store import Changes, TransactionStart
-from earmark.store.payments import PaymentSteps
-from earmark.store.sqlite import rows
+from earmark.store.both_databases.payments_and_refunds import PaymentSteps
+from earmark.store.sqlite import convert_rows_and_values
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking
-    from earmark.domain.event import Event
     from earmark.domain.journal import IdempotencyKey
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
@@ -42,22 +42,32 @@ class SqliteTransaction(PaymentSteps):
         """No other transaction runs, so no key is ever busy."""
         self._now = self._clock.now()
         found = self._fetch_grouped("read_idempotency_records", set(keys))
-        return TransactionStart(now=self._now, remembered=dict(map(rows.idempotency_record, found)))
+        return TransactionStart(now=self._now, remembered=dict(map(convert_rows_and_values.idempotency_record, found)))
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
         """Events by id, as this transaction sees them."""
-        return {row["id"]: rows.event(row) for row in self._fetch("read_events", rows.to_json(sorted(ids)))}
+        return {
+            row["id"]: convert_rows_and_values.event(row)
+            for row in self._fetch("read_events", convert_rows_and_values.to_json(sorted(ids)))
+        }
 
     async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:
         """Seats with their owners."""
-        return {seen.ref: seen for seen in map(rows.seat_seen, self._fetch_grouped("read_seats", refs))}
+        return {
+            seen.ref: seen for seen in map(convert_rows_and_values.seat_seen, self._fetch_grouped("read_seats", refs))
+        }
 
     async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
         """Everything or, when the id is taken, nothing."""
-        if self.connection.execute(self._sql["insert_event"], rows.event_columns(event)).rowcount == 0:
+        if (
+            self.connection.execute(self._sql["insert_event"], convert_rows_and_values.event_columns(event)).rowcount
+            == 0
+        ):
             return False
         self.wrote = True
-        numbered = (rows.seat_columns(seat, event_id=event.id, position=n) for n, seat in enumerate(seats))
+        numbered = (
+            convert_rows_and_values.seat_columns(seat, event_id=event.id, position=n) for n, seat in enumerate(seats)
+        )
         self._run("insert_seats", numbered)
         counted = ((event.id, pool.id, pool.capacity, pool.price, n) for n, pool in enumerate(pools))
         self._run("insert_pools", counted)
@@ -69,8 +79,8 @@ class SqliteTransaction(PaymentSteps):
 
     async def lock_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
         """Bookings by id, in key order."""
-        found = self._fetch("lock_bookings", rows.to_json(sorted(map(str, ids)))) if ids else []
-        return {booking.id: booking for booking in map(rows.booking, found)}
+        found = self._fetch("lock_bookings", convert_rows_and_values.to_json(sorted(map(str, ids)))) if ids else []
+        return {booking.id: booking for booking in map(convert_rows_and_values.booking, found)}
 
     async def lock_due(
         self,
@@ -83,14 +93,14 @@ class SqliteTransaction(PaymentSteps):
     ) -> list[Booking]:
         """The sweeper's query, or the one for a pool or a buyer."""
         assert self._now is not None, "a transaction begins before it judges what is due"
-        now = rows.to_moment(self._now)
+        now = convert_rows_and_values.to_moment(self._now)
         if pool is not None:
             found = self._fetch("lock_due_of_pool", now, limit, pool.event_id, pool.pool_id)
         elif buyer is not None:
             found = self._fetch("lock_due_of_buyer", now, limit, event_id, buyer)
         else:
             found = self._fetch("lock_due", now, limit, skip)
-        return [rows.booking(row) for row in found]
+        return [convert_rows_and_values.booking(row) for row in found]
 
     async def has_due(self, within: PoolRef | TotalRef) -> bool:
         """By the queries that find them."""
@@ -116,7 +126,7 @@ class SqliteTransaction(PaymentSteps):
 
     async def lock_pools(self, refs: Collection[PoolRef]) -> dict[PoolRef, Pool]:
         """Pools by key, in key order."""
-        return {pool.ref: pool for pool in map(rows.pool, self._fetch_grouped("lock_pools", refs))}
+        return {pool.ref: pool for pool in map(convert_rows_and_values.pool, self._fetch_grouped("lock_pools", refs))}
 
     async def lock_seats(self, seen: Collection[SeatSeen]) -> frozenset[SeatRef]:
         """Compared in one read: what was seen in an earlier transaction may have changed."""
@@ -132,22 +142,22 @@ class SqliteTransaction(PaymentSteps):
         self.wrote = True
         self.written = changes
         c = changes
-        self._run("update_bookings", map(rows.moved_columns, c.expired))
-        self._run("update_bookings", map(rows.moved_columns, c.moved))
+        self._run("update_bookings", map(convert_rows_and_values.moved_columns, c.expired))
+        self._run("update_bookings", map(convert_rows_and_values.moved_columns, c.moved))
         if c.payments or c.refunds or c.payment_keys or c.payers:
             await self.write_payments(c)
         self._write_totals(c.totals)
         self._run("add_pools", ((*ref, delta.held, delta.sold) for ref, delta in sorted(c.pools.items())))
-        self._run("insert_bookings", map(rows.opened_columns, c.opened))
+        self._run("insert_bookings", map(convert_rows_and_values.opened_columns, c.opened))
         self._run("point_seats", _pointers(c.seats))
         self._run("reclaim_seats", _pointers({ref: one.id for one in c.reclaimed for ref in one.seat_refs}))
-        self._run("update_bookings", map(rows.moved_columns, c.reclaimed))
+        self._run("update_bookings", map(convert_rows_and_values.moved_columns, c.reclaimed))
         self._run("clear_seats", _pointers(c.cleared))
         if c.event:
-            self._run("update_event", [rows.changed_event_columns(c.event)])
+            self._run("update_event", [convert_rows_and_values.changed_event_columns(c.event)])
         self._run("change_seats", ((*change.ref, change.blocked, change.price) for change in c.seat_changes))
         self._run("change_pools", ((*change.ref, change.capacity, change.price) for change in c.pool_changes))
-        self._run("insert_entries", map(rows.entry_columns, c.entries))
+        self._run("insert_entries", map(convert_rows_and_values.entry_columns, c.entries))
 
     def _write_totals(self, totals: Mapping[TotalRef, int]) -> None:
         changed = [(ref, units) for ref, units in sorted(totals.items()) if units]
@@ -158,11 +168,16 @@ class SqliteTransaction(PaymentSteps):
 
     async def fetch(self, name: str, *arguments: object) -> list[dict[str, Any]]:
         """The rows that a named statement finds or returns, as Python's own values."""
-        return [rows.to_python(row) for row in self._fetch(name, *map(rows.to_column, arguments))]
+        return [
+            convert_rows_and_values.to_python(row)
+            for row in self._fetch(name, *map(convert_rows_and_values.to_column, arguments))
+        ]
 
     async def execute(self, name: str, *arguments: object) -> int:
         """How many rows a named statement wrote."""
-        written = self.connection.execute(self._sql[name], tuple(map(rows.to_column, arguments))).rowcount
+        written = self.connection.execute(
+            self._sql[name], tuple(map(convert_rows_and_values.to_column, arguments))
+        ).rowcount
         self.wrote = self.wrote or written > 0
         return written
 
@@ -178,7 +193,7 @@ class SqliteTransaction(PaymentSteps):
         for first, second in sorted(refs):
             groups.setdefault(first, []).append(second)
         for first, seconds in groups.items():
-            yield from self._fetch(name, first, rows.to_json(seconds))
+            yield from self._fetch(name, first, convert_rows_and_values.to_json(seconds))
 
 
 def _pointers(seats: Mapping[SeatRef, BookingId]) -> Iterator[tuple[str, str, str]]:

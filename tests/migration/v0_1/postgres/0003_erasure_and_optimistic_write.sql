@@ -22,7 +22,7 @@ END $$;
 -- A buyer's name becomes a pseudonym, the same in every row, so that totals and histories stay what they are.
 
 -- A pattern of all spellings of a name: each character as it is or percent-encoded (`%40` for `@`), in upper or lower case, once
--- or several times (`%2540`), and a space also as `+`. `store/pseudonymise_buyer.py` has the same for SQLite.
+-- or several times (`%2540`), and a space also as `+`. `store/both_databases/replace_buyer_name_in_texts.py` has the same for SQLite.
 CREATE FUNCTION earmark_spellings(the_name text) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT string_agg('(' || e.escaped || CASE WHEN s.sign = ' ' THEN '|\+' ELSE '' END || '|'
                       || CASE WHEN ascii(s.sign) < 128 AND s.sign !~ '[A-Za-z0-9]' THEN '\' ELSE '' END || s.sign || ')',
@@ -34,7 +34,7 @@ CREATE FUNCTION earmark_spellings(the_name text) RETURNS text LANGUAGE sql IMMUT
                            FROM generate_series(1, length(s.hex)) AS d) AS e (escaped)
 $$;
 
--- A text without the name; `store/pseudonymise_buyer.py` states the rule and has it for SQLite. The pattern is made only for a text that may
+-- A text without the name; `store/both_databases/replace_buyer_name_in_texts.py` states the rule and has it for SQLite. The pattern is made only for a text that may
 -- contain the name.
 CREATE FUNCTION earmark_unname(said text, field text, the_buyer text, the_alias text) RETURNS text
     LANGUAGE sql IMMUTABLE AS $$

@@ -12,10 +12,10 @@ import asyncpg
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
-from earmark.payments.gateways.balance.account_codes import AccountCodes
+from earmark.payments.gateways.balance.account_access_codes import AccountCodes
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.uuids import Uuid7Ids
-from earmark.wiring import databases
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ async def execute(url: str, *statements: str, keep: bool = True) -> None:
     """Run statements in one transaction, past Earmark."""
     end = "COMMIT" if keep else "ROLLBACK"
     if not is_postgres(url):
-        with closing(sqlite3.connect(databases.sqlite_path(url), isolation_level=None)) as connection:
+        with closing(sqlite3.connect(open_and_maintain_databases.sqlite_path(url), isolation_level=None)) as connection:
             for statement in ("BEGIN IMMEDIATE", *statements, end):
                 connection.execute(statement)
         return
@@ -97,7 +97,7 @@ async def execute(url: str, *statements: str, keep: bool = True) -> None:
 @asynccontextmanager
 async def opened(url: str, **options: Any) -> AsyncIterator[Shop]:
     """A shop on this database."""
-    store: Any = await databases.open_store(url)
+    store: Any = await open_and_maintain_databases.open_store(url)
     shop = Shop(store, BalanceGateway(store.accounts, codes=CODES), **options)
     try:
         yield shop
@@ -109,7 +109,7 @@ async def opened(url: str, **options: Any) -> AsyncIterator[Shop]:
 async def dump(url: str) -> dict[tuple[str, str], list[bytes]]:
     """All values of the database, by table and column."""
     if not is_postgres(url):
-        with closing(sqlite3.connect(databases.sqlite_path(url))) as connection:
+        with closing(sqlite3.connect(open_and_maintain_databases.sqlite_path(url))) as connection:
             tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             rows = {table: connection.execute(f'SELECT * FROM "{table}"') for table in tables}
             return {

@@ -12,14 +12,14 @@ import pytest
 from tests.sqlite_files import make_migrated
 
 from earmark import config, library
-from earmark.domain import mask_payment_method
+from earmark.domain import mask_and_reference_payment_method
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.errors import IdempotencyMismatch, InvalidRequest, PaymentDeclined, SetupError
 from earmark.payments import drive_payment_to_its_end
-from earmark.payments.gateways.balance.account_codes import ALPHABET, AccountCodes, check_code, make_code
+from earmark.payments.gateways.balance.account_access_codes import ALPHABET, AccountCodes, check_code, make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
-from earmark.schemas import verb_arguments_to_request
+from earmark.schemas import verb_arguments_to_request_body
 
 from .account_shop import OLDER, PRICE, SECRET, Shop, dump, leaks, open_account, opened
 
@@ -84,7 +84,7 @@ async def test_without_the_guard_the_code_is_everywhere(shop: Shop, url: str, mo
         return ask
 
     monkeypatch.setattr(drive_payment_to_its_end, "without_code", as_sent)
-    monkeypatch.setattr(mask_payment_method, "mask_code", lambda code: code)
+    monkeypatch.setattr(mask_and_reference_payment_method, "mask_code", lambda code: code)
     code = make_code()
     answers = await sell_and_decline(shop, code)
     places = {table for table, _ in await leaks(url, code)}
@@ -121,8 +121,8 @@ async def test_a_code_cannot_be_guessed_from_the_hash_of_a_request(shop: Shop, u
     booking, another = await shop.hold(), await shop.hold()
     await shop.earmark.pay(booking, method=code, gateway="balance", key=KEY)
     await shop.earmark.pay(another, method=code, gateway="balance")
-    said = verb_arguments_to_request.encode(
-        verb_arguments_to_request.said(method=code, gateway="balance", capture=None, return_url=None)
+    said = verb_arguments_to_request_body.encode(
+        verb_arguments_to_request_body.said(method=code, gateway="balance", capture=None, return_url=None)
     )
     guesses = [hashlib.sha256(f"pay {one}\n".encode() + said).digest() for one in (booking, another)]
     guesses.append(hashlib.sha256(said).hexdigest()[:32].encode())
@@ -139,8 +139,8 @@ async def test_without_a_key_a_code_can_be_guessed_from_the_hash(
     await shop.open(code, PRICE)
     booking = await shop.hold()
     await shop.earmark.pay(booking, method=code, key=KEY)
-    said = verb_arguments_to_request.encode(
-        verb_arguments_to_request.said(method=code, gateway=None, capture=None, return_url=None)
+    said = verb_arguments_to_request_body.encode(
+        verb_arguments_to_request_body.said(method=code, gateway=None, capture=None, return_url=None)
     )
     guess = hashlib.sha256(f"pay {booking}\n".encode() + said).digest()
     assert {table for table, _ in await leaks(url, guess)} == {"payment_keys", "journal"}
@@ -282,7 +282,7 @@ async def test_the_memory_store_keeps_no_code_either(clock: Any) -> None:
 )
 def test_a_method_is_masked_as_its_gateway_needs_it(gateway: str, kept: str, shown: str) -> None:
     """Account codes and tokens are masked; the sandbox's methods are public names."""
-    assert mask_payment_method.show(gateway, kept) == shown
+    assert mask_and_reference_payment_method.show(gateway, kept) == shown
 
 
 def test_codes_are_random() -> None:

@@ -17,10 +17,10 @@ from earmark import config
 from earmark.domain import prepaid_account as law
 from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.mask_payment_method import NO_ACCOUNT
+from earmark.domain.mask_and_reference_payment_method import NO_ACCOUNT
 from earmark.domain.payment import PaymentState, Standing
 from earmark.domain.prepaid_account import Draw, EntryKind
-from earmark.engine.commands import Actor, Cancel, Decided, Pay
+from earmark.engine.commands_and_results import Actor, Cancel, Decided, Pay
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import (
     CallbackRefused,
@@ -34,7 +34,7 @@ from earmark.engine.prepaid_accounts import Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
 from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
-from earmark.payments.gateways.balance.account_codes import AccountCodes, make_code
+from earmark.payments.gateways.balance.account_access_codes import AccountCodes, make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.store.sqlite.connection import connect
 from earmark.wiring import gateways

@@ -14,13 +14,13 @@ from tests.sqlite_files import make_migrated
 from earmark.clock import MovableClock
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.prepaid_account import EntryKind
-from earmark.payments.gateways.balance.account_codes import AccountCodes, make_code
+from earmark.payments.gateways.balance.account_access_codes import AccountCodes, make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
 from earmark.payments.gateways.stripe.gateway import StripeGateway
-from earmark.sandbox import callback_signature, stripe_json
+from earmark.sandbox import sign_and_verify_callbacks, stripe_json
+from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.sandbox.model import LedgerMove
-from earmark.sandbox.sandbox import Sandbox
 from earmark.sandbox.server import run_in_thread
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
@@ -102,7 +102,7 @@ class SandboxHarness:
     def sign(self, body: bytes, *, at: datetime, secret: str | None = None) -> Mapping[str, str]:
         """A signature in Stripe's scheme."""
         ours = self._do(lambda sandbox: sandbox.secret)
-        return {callback_signature.HEADER: callback_signature.sign(body, secret=secret or ours, now=at)}
+        return {sign_and_verify_callbacks.HEADER: sign_and_verify_callbacks.sign(body, secret=secret or ours, now=at)}
 
 
 def totals(sandbox: Sandbox, payment_id: UUID) -> Totals:
@@ -121,7 +121,10 @@ def signed_callbacks(sandbox: Sandbox) -> list[SignedCallback]:
     bodies = [msgspec.json.encode(stripe_json.event(event, base_url=sandbox.base_url)) for event in events]
     now = sandbox.clock.now()
     return [
-        SignedCallback({callback_signature.HEADER: callback_signature.sign(body, secret=sandbox.secret, now=now)}, body)
+        SignedCallback(
+            {sign_and_verify_callbacks.HEADER: sign_and_verify_callbacks.sign(body, secret=sandbox.secret, now=now)},
+            body,
+        )
         for body in bodies
     ]
 

@@ -10,7 +10,7 @@ from _pytest.outcomes import Failed
 
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import GatewayRefused, RefundReport, RefundStanding, Report
-from earmark.sandbox import callback_signature
+from earmark.sandbox import sign_and_verify_callbacks
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.uuids import Uuid7Ids
 
@@ -96,7 +96,7 @@ class AcceptsEverySignature(SandboxGateway):
         assert headers is not None
         secret, now = self.sandbox.secret, self.sandbox.clock.now()
         return super().read_callback(
-            {callback_signature.HEADER: callback_signature.sign(body, secret=secret, now=now)}, body
+            {sign_and_verify_callbacks.HEADER: sign_and_verify_callbacks.sign(body, secret=secret, now=now)}, body
         )
 
 

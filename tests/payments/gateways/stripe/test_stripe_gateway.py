@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from tests.payments.gateways.conformance.gateways_under_test import Reach
 
     from earmark.engine.ports.gateway import Order, RefundReport, Report
+    from earmark.sandbox.assemble_sandbox import Sandbox
     from earmark.sandbox.call_pipeline import RecordedCall
     from earmark.sandbox.model import BankIntent
-    from earmark.sandbox.sandbox import Sandbox
 
 SHORT_TIMEOUT_SECONDS = 0.5
 ATTEMPTS_MAX = 50

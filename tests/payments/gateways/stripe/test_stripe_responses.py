@@ -33,7 +33,7 @@ from earmark.errors import SetupError
 from earmark.payments.gateways.stripe import translation
 from earmark.payments.gateways.stripe.gateway import AMOUNTS_OF_THE_SHOP, FIELDS_BY_CODE, StripeGateway
 from earmark.payments.gateways.stripe.sdk_calls import SHOP_SETUP_CODES
-from earmark.sandbox import callback_signature
+from earmark.sandbox import sign_and_verify_callbacks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -323,7 +323,9 @@ def event(**changes: Any) -> dict[str, Any]:
 def receive(gateway: StripeGateway, content: object) -> Callback:
     body = msgspec.json.encode(content)
     now = gateway._clock.now()
-    return gateway.read_callback({"stripe-signature": callback_signature.sign(body, secret=SECRET, now=now)}, body)
+    return gateway.read_callback(
+        {"stripe-signature": sign_and_verify_callbacks.sign(body, secret=SECRET, now=now)}, body
+    )
 
 
 async def test_a_callback_of_the_other_mode_is_refused(gateway: StripeGateway) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.bench.booking.strategy import Want
+from earmark.bench.booking.strategy_protocol import Want
 from earmark.bench.prepare_and_count_rows import BenchDatabase
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from earmark.bench.booking.measure.measurement_plan import ALL_OURS, LONE, PGBENCH, WORKLOADS
 from earmark.bench.booking.measure.results import BESIDE, RATIOS, times
-from earmark.bench.booking.measure.terminal import FIGURES, zeros
+from earmark.bench.booking.measure.show_progress_and_results import FIGURES, zeros
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.bench.report.tables import figure, markdown_table
 

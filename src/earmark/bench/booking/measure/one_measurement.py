@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
-from earmark.bench.booking.measure import clients as workloads
+from earmark.bench.booking.measure import concurrent_client_workloads as workloads
 from earmark.bench.booking.measure.measurement_plan import (
     CONNECTIONS,
     CONNECTIONS_ELSE,
@@ -21,7 +21,7 @@ from earmark.bench.booking.measure.measurement_plan import (
 )
 from earmark.bench.booking.measure.results import MeasurementResult, curve, p50_p99, sample
 from earmark.bench.booking.strategies import STRATEGIES
-from earmark.bench.booking.strategy import StrategySettings
+from earmark.bench.booking.strategy_protocol import StrategySettings
 from earmark.bench.contender_order_and_failure_cause import broke_off
 from earmark.bench.process_stats import spent
 from earmark.errors import SetupError
@@ -30,9 +30,9 @@ from earmark.server import gc_tuning
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from earmark.bench.booking.measure.clients import ClientTally
+    from earmark.bench.booking.measure.concurrent_client_workloads import ClientTally
     from earmark.bench.booking.measure.measurement_plan import BookingPlan, Measurement
-    from earmark.bench.booking.strategy import Strategy, Want
+    from earmark.bench.booking.strategy_protocol import Strategy, Want
     from earmark.bench.prepare_and_count_rows import BenchDatabase, CountedRows
     from earmark.bench.process_stats import DatabaseCpu
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.bench.booking.measure.results import MeasurementResult
-from earmark.bench.booking.strategies.booking_rows import CALLER
-from earmark.bench.booking.strategies.strategy_base import SETTINGS
+from earmark.bench.booking.strategies.build_rows_all_strategies_write import CALLER
+from earmark.bench.booking.strategies.shared_hold_and_confirm import SETTINGS
 from earmark.bench.named_sql import named_sql
 from earmark.bench.process_stats import spent
 from earmark.errors import SetupError

@@ -9,18 +9,17 @@ import asyncpg
 import msgspec
 import redis as redis_py
 
-from earmark.bench import bench_servers
+from earmark.bench import postgres_and_redis_servers
 from earmark.bench.booking.measure import (
+    alternating_single_client_workload,
     one_measurement,
     redis_outage,
     server_memory_growth,
-    single_client_workload,
     sqlite_workload,
     two_engines_one_database,
 )
-from earmark.bench.booking.measure import redis_limit as limits
-from earmark.bench.booking.measure.clients import DEADLOCK
-from earmark.bench.booking.measure.growth_workload import GrowthWorkload
+from earmark.bench.booking.measure import redis_maximum_throughput as limits
+from earmark.bench.booking.measure.concurrent_client_workloads import DEADLOCK
 from earmark.bench.booking.measure.measurement_plan import (
     GROWTH,
     LONE,
@@ -39,9 +38,10 @@ from earmark.bench.booking.measure.measurement_plan import (
     schedule,
 )
 from earmark.bench.booking.measure.pgbench import Pgbench
-from earmark.bench.booking.measure.redis_limit import RedisLimit
+from earmark.bench.booking.measure.redis_maximum_throughput import RedisLimit
 from earmark.bench.booking.measure.results import RATIOS, BookingFigures, meets
 from earmark.bench.booking.measure.server_memory_growth import ServerMemory
+from earmark.bench.booking.measure.small_and_large_database_workload import GrowthWorkload
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.bench.contender_order_and_failure_cause import broke_off
 from earmark.bench.report.machine import installed_versions, usable_cores
@@ -49,9 +49,9 @@ from earmark.errors import EarmarkError, SetupError
 from earmark.server import gc_tuning
 
 if TYPE_CHECKING:
-    from earmark.bench.bench_servers import BenchServers
     from earmark.bench.booking.measure.measurement_plan import Measurement
     from earmark.bench.booking.measure.results import MeasurementResult
+    from earmark.bench.postgres_and_redis_servers import BenchServers
     from earmark.bench.prepare_and_count_rows import BenchDatabase
 
 BROKEN = (EarmarkError, OSError, ExceptionGroup, asyncpg.PostgresError, asyncpg.InterfaceError, redis_py.RedisError)
@@ -154,7 +154,7 @@ async def run(plan: BookingPlan, *, database: str | None, redis: str | None, wat
         if plan.specs and set(plan.workloads) & NEED_POSTGRES:
             needed = {name for spec in plan.specs for name in spec.contenders}
             servers = REDLOCK_SERVERS if REDLOCK in needed else 1 if needed & NEED_REDIS else 0
-            async with bench_servers.prepared(database, redis, redis_servers=servers) as place:
+            async with postgres_and_redis_servers.prepared(database, redis, redis_servers=servers) as place:
                 await booking_run.prepare(place)
                 await _rounds(booking_run, figures)
         else:
@@ -205,7 +205,7 @@ class BookingRun:
         chosen = {name for spec in self.plan.specs for name in spec.contenders}
         bench_database = await place.database()
         self.versions["database"] = bench_database.version
-        self.settings = await bench_database.settings(list(bench_servers.SETTINGS))
+        self.settings = await bench_database.settings(list(postgres_and_redis_servers.SETTINGS))
         if WITH_REDIS in chosen and WITH_REDIS not in STRATEGIES:
             self.absent[WITH_REDIS] = "this engine cannot be opened with Redis in front"
         if not place.redis:
@@ -264,7 +264,7 @@ class BookingRun:
         if measurement.workload != GROWTH and measurement.round != self._number:
             await self._use_database(await self._servers.database(), number=measurement.round)
         if measurement.workload in {GROWTH, TWO} or (
-            measurement.workload == LONE and measurement.contender in single_client_workload.TOGETHER
+            measurement.workload == LONE and measurement.contender in alternating_single_client_workload.TOGETHER
         ):
             # They take turns, so that both are measured when the first of them is due.
             self._both = self._both or await self._alternating(measurement)
@@ -277,7 +277,7 @@ class BookingRun:
             return await (await self._growth_workload()).measure(self.plan)
         if measurement.workload == TWO:
             return await two_engines_one_database.measure(self.plan, self._setup)
-        return await single_client_workload.measure(measurement.round, self.plan, self._setup)
+        return await alternating_single_client_workload.measure(measurement.round, self.plan, self._setup)
 
     async def _separate(self, measurement: Measurement) -> MeasurementResult:
         plan = self.plan
@@ -299,8 +299,8 @@ async def _measure_memory(
 ) -> ServerMemory:
     """With a database that does not wait for its disk: only the memory of the server is measured."""
     sizes = plan.sizes
-    settings = {**bench_servers.SETTINGS, "fsync": "off", "synchronous_commit": "off"}
-    async with bench_servers.prepared(database, redis, redis_servers=1, settings=settings) as place:
+    settings = {**postgres_and_redis_servers.SETTINGS, "fsync": "off", "synchronous_commit": "off"}
+    async with postgres_and_redis_servers.prepared(database, redis, redis_servers=1, settings=settings) as place:
         if not place.redis:
             raise SetupError(problem=f"Memory is measured with Redis in front: {place.no_redis}")
         watch.say(f"{sizes.memory_holds:,} holds over HTTP, to measure the memory of a server")

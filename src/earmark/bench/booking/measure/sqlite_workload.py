@@ -8,27 +8,27 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from earmark.bench.booking.measure import clients, one_measurement
+from earmark.bench.booking.measure import concurrent_client_workloads, one_measurement
 from earmark.bench.booking.measure.measurement_plan import SINGLE
 from earmark.bench.booking.strategies.earmark_engine import EarmarkStrategy
 from earmark.bench.prepare_and_count_rows import CountedRows
 from earmark.config import Settings
-from earmark.domain.event import Event
+from earmark.domain.bookable_event import Event
+from earmark.domain.booking_state_machine import ACTIVE_STATES, State
 from earmark.domain.id_types import EventId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.seat import Seat
-from earmark.domain.state_machine import ACTIVE_STATES, State
-from earmark.engine.commands import Actor, CreateEvent
+from earmark.engine.commands_and_results import Actor, CreateEvent
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import BookingFilter
 from earmark.server import gc_tuning
 from earmark.uuids import Uuid7Ids
-from earmark.wiring import databases, runtime
+from earmark.wiring import open_and_maintain_databases, runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from earmark.bench.booking.measure.clients import ClientTally
+    from earmark.bench.booking.measure.concurrent_client_workloads import ClientTally
     from earmark.bench.booking.measure.measurement_plan import BookingPlan, Measurement
     from earmark.bench.booking.measure.results import MeasurementResult
     from earmark.domain.booking import Booking
@@ -44,7 +44,7 @@ async def measure(measurement: Measurement, plan: BookingPlan) -> MeasurementRes
     disk = DISK if os.access(DISK, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="earmark-bench-", dir=disk) as folder:
         url = f"sqlite:////{Path(folder, 'bench.sqlite3').as_posix().lstrip('/')}"
-        await databases.migrate(url)
+        await open_and_maintain_databases.migrate(url)
         engine = await _open(url, single=measurement.contender == SINGLE)
         try:
             return await _measure(measurement, plan, engine)
@@ -55,7 +55,9 @@ async def measure(measurement: Measurement, plan: BookingPlan) -> MeasurementRes
 async def _open(url: str, *, single: bool) -> Engine:
     if not single:
         return await runtime.open_engine(Settings(database_url=url))
-    return Engine(await databases.open_store(url), ids=Uuid7Ids(), connection_slots=1, batch_size_max=1)
+    return Engine(
+        await open_and_maintain_databases.open_store(url), ids=Uuid7Ids(), connection_slots=1, batch_size_max=1
+    )
 
 
 async def _measure(measurement: Measurement, plan: BookingPlan, engine: Engine) -> MeasurementResult:
@@ -65,11 +67,11 @@ async def _measure(measurement: Measurement, plan: BookingPlan, engine: Engine) 
     await open_event(engine, warm, seats=sizes.warm(plan.clients) * sizes.seats_each)
     await open_event(engine, event_id, seats=flows * sizes.seats_each)
     strategy = EarmarkStrategy(engine)
-    warming = clients.apart(warm, flows=sizes.warm(plan.clients), seats_each=sizes.seats_each)
-    await clients.run_clients(strategy, warming, clients=plan.clients, seconds=None)
+    warming = concurrent_client_workloads.apart(warm, flows=sizes.warm(plan.clients), seats_each=sizes.seats_each)
+    await concurrent_client_workloads.run_clients(strategy, warming, clients=plan.clients, seconds=None)
     gc_tuning.freeze_startup_objects()
-    wants = clients.apart(event_id, flows=flows, seats_each=sizes.seats_each)
-    tally = await clients.run_clients(strategy, wants, clients=plan.clients, seconds=plan.seconds)
+    wants = concurrent_client_workloads.apart(event_id, flows=flows, seats_each=sizes.seats_each)
+    tally = await concurrent_client_workloads.run_clients(strategy, wants, clients=plan.clients, seconds=plan.seconds)
     one_measurement.check(measurement, tally)
     counted = await count(engine.store, event_id, tally)
     return one_measurement.reading(measurement.workload, tally, counted, database_seconds=None)

@@ -24,11 +24,11 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.bench.booking.measure import clients as workloads
+from earmark.bench.booking.measure import concurrent_client_workloads as workloads
 from earmark.bench.booking.measure import one_measurement
 from earmark.bench.booking.measure.measurement_plan import ONE_PROCESS, OURS, TWO, TWO_PROCESSES, WORKLOADS, Measurement
 from earmark.bench.booking.strategies import STRATEGIES
-from earmark.bench.booking.strategy import StrategySettings, Want
+from earmark.bench.booking.strategy_protocol import StrategySettings, Want
 from earmark.bench.child_process_protocol import READY, line_process, write_line
 from earmark.bench.process_stats import spent
 from earmark.server import gc_tuning

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import msgspec
 
+from earmark.bench.booking.race import postgres_and_redis_servers as race_servers
 from earmark.bench.booking.race import results
-from earmark.bench.booking.race import servers as race_servers
 from earmark.bench.booking.race.results import NAIVE, RaceFigures, RaceResult
 from earmark.bench.booking.strategies import LEASES, STRATEGIES, WITH_REDIS
-from earmark.bench.booking.strategy import StrategySettings, Want
+from earmark.bench.booking.strategy_protocol import StrategySettings, Want
 from earmark.bench.named_sql import named_sql
 from earmark.bench.report.quantiles_and_ratios import quantile_ms
 from earmark.errors import SetupError
@@ -28,8 +28,8 @@ from earmark.store.postgres.migrate import split_url
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from earmark.bench.booking.race.servers import RaceServers
-    from earmark.bench.booking.strategy import Strategy
+    from earmark.bench.booking.race.postgres_and_redis_servers import RaceServers
+    from earmark.bench.booking.strategy_protocol import Strategy
 
     Watch = Callable[["RaceTally", RaceFigures | None], None]
     """Called repeatedly while a strategy runs, and once with its figures."""

@@ -9,8 +9,8 @@ from earmark.bench.booking.strategies import (
     cte,
     earmark_engine,
     for_update,
+    for_update_in_two_statements,
     for_update_nowait,
-    lean_for_update,
     naive,
     optimistic,
     redis_lock,
@@ -19,13 +19,13 @@ from earmark.bench.booking.strategies import (
 )
 
 if TYPE_CHECKING:
-    from earmark.bench.booking.strategy import StrategyInfo
+    from earmark.bench.booking.strategy_protocol import StrategyInfo
 
 _ALL = (
     naive.ABOUT,
     for_update.ABOUT,
     for_update_nowait.ABOUT,
-    lean_for_update.ABOUT,
+    for_update_in_two_statements.ABOUT,
     optimistic.ABOUT,
     redis_lock.ABOUT,
     redlock.ABOUT,

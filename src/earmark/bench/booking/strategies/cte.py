@@ -13,21 +13,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.bench.booking.strategies.booking_rows import CALLER, hash_of
-from earmark.bench.booking.strategies.strategy_base import (
+from earmark.bench.booking.strategies.build_rows_all_strategies_write import CALLER, hash_of
+from earmark.bench.booking.strategies.shared_hold_and_confirm import (
     ConfirmRequest,
     HoldRefused,
     StrategyDatabase,
     TableStrategy,
     judge_key,
 )
-from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
+from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from earmark.bench.booking.strategy import Want
+    from earmark.bench.booking.strategy_protocol import Want
 
 
 class Cte(TableStrategy):

@@ -20,25 +20,25 @@ from uuid import UUID
 
 import msgspec
 
-from earmark.bench.booking.strategies import booking_rows
-from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
+from earmark.bench.booking.strategies import build_rows_all_strategies_write
+from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
 from earmark.config import Settings
 from earmark.domain.id_types import BookingId, EntryId
 from earmark.domain.journal import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands import Actor, Confirm, Decided, Hold, KeyedRequest
+from earmark.engine.commands_and_results import Actor, Confirm, Decided, Hold, KeyedRequest
 from earmark.errors import Refusal
 from earmark.wiring import runtime
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from earmark.bench.booking.strategy import Want
+    from earmark.bench.booking.strategy_protocol import Want
     from earmark.domain.booking import Booking
-    from earmark.engine.commands import Result
+    from earmark.engine.commands_and_results import Result
     from earmark.engine.engine import Engine
 
-ACTOR = Actor(name=booking_rows.CALLER, mode=Mode.TEST)
+ACTOR = Actor(name=build_rows_all_strategies_write.CALLER, mode=Mode.TEST)
 
 
 class _StoredId(msgspec.Struct):
@@ -71,8 +71,8 @@ class EarmarkStrategy:
             pools=named.pools,
             ttl_seconds=want.ttl_seconds,
             idempotency=KeyedRequest(
-                key=IdempotencyKey(booking_rows.CALLER, want.key),
-                request_hash=booking_rows.hash_of(want),
+                key=IdempotencyKey(build_rows_all_strategies_write.CALLER, want.key),
+                request_hash=build_rows_all_strategies_write.hash_of(want),
                 write=_render_held,
             ),
         )
@@ -89,8 +89,8 @@ class EarmarkStrategy:
             booking_id=BookingId(booking_id),
             payment_id=payment_id,
             idempotency=KeyedRequest(
-                key=IdempotencyKey(booking_rows.CALLER, key),
-                request_hash=booking_rows.hash_of(booking_id, payment_id),
+                key=IdempotencyKey(build_rows_all_strategies_write.CALLER, key),
+                request_hash=build_rows_all_strategies_write.hash_of(booking_id, payment_id),
                 write=_render_confirmed,
             ),
         )
@@ -106,11 +106,11 @@ class EarmarkStrategy:
 
 
 def _render_held(booking: Booking, _now: datetime) -> tuple[int, bytes]:
-    return booking_rows.answer(booking, status=HTTPStatus.CREATED)
+    return build_rows_all_strategies_write.answer(booking, status=HTTPStatus.CREATED)
 
 
 def _render_confirmed(booking: Booking, _now: datetime) -> tuple[int, bytes]:
-    return booking_rows.answer(booking, status=HTTPStatus.OK)
+    return build_rows_all_strategies_write.answer(booking, status=HTTPStatus.OK)
 
 
 def _booking_id(answer: Result) -> UUID:

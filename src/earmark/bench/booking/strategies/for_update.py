@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.bench.booking.strategies.booking_rows import hash_of
-from earmark.bench.booking.strategies.strategy_base import (
+from earmark.bench.booking.strategies.build_rows_all_strategies_write import hash_of
+from earmark.bench.booking.strategies.shared_hold_and_confirm import (
     ConfirmRequest,
     Connection,
     StrategyDatabase,
@@ -23,12 +23,12 @@ from earmark.bench.booking.strategies.strategy_base import (
     judge_pools,
     judge_seats,
 )
-from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
+from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from earmark.bench.booking.strategy import Want
+    from earmark.bench.booking.strategy_protocol import Want
     from earmark.domain.booking import Booking
 
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from earmark.bench.booking.strategies.lean_for_update import LeanForUpdate
-from earmark.bench.booking.strategies.strategy_base import HoldRefused, StrategyDatabase
-from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
+from earmark.bench.booking.strategies.for_update_in_two_statements import LeanForUpdate
+from earmark.bench.booking.strategies.shared_hold_and_confirm import HoldRefused, StrategyDatabase
+from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from earmark.bench.booking.strategy import Want
+    from earmark.bench.booking.strategy_protocol import Want
 
 
 class ForUpdateNowait(LeanForUpdate):

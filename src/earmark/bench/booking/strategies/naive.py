@@ -16,19 +16,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.bench.booking.strategies.strategy_base import (
+from earmark.bench.booking.strategies.shared_hold_and_confirm import (
     ConfirmRequest,
     StrategyDatabase,
     TableStrategy,
     judge_pools,
     judge_seats,
 )
-from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
+from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from earmark.bench.booking.strategy import Want
+    from earmark.bench.booking.strategy_protocol import Want
 
 
 class Naive(TableStrategy):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from earmark.bench.booking.strategies.strategy_base import (
+from earmark.bench.booking.strategies.shared_hold_and_confirm import (
     ChangedMeanwhile,
     ConfirmRequest,
     Connection,
@@ -24,13 +24,13 @@ from earmark.bench.booking.strategies.strategy_base import (
     judge_pools,
     judge_seats,
 )
-from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
+from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from earmark.bench.booking.strategy import Want
+    from earmark.bench.booking.strategy_protocol import Want
     from earmark.domain.booking import Booking
 
 

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from earmark.bench.booking.strategies.strategy_base import (
+from earmark.bench.booking.strategies.shared_hold_and_confirm import (
     ConfirmRequest,
     HoldRefused,
     StrategyDatabase,
@@ -26,14 +26,14 @@ from earmark.bench.booking.strategies.strategy_base import (
     judge_pools,
     judge_seats,
 )
-from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
+from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
     from uuid import UUID
 
-    from earmark.bench.booking.strategy import Want
+    from earmark.bench.booking.strategy_protocol import Want
 
 CONNECTIONS = 50
 

@@ -20,8 +20,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from earmark.bench.booking.strategies.redis_lock import LocksPerSeat, LockThenWrite, connect
-from earmark.bench.booking.strategies.strategy_base import HoldRefused, StrategyDatabase
-from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
+from earmark.bench.booking.strategies.shared_hold_and_confirm import HoldRefused, StrategyDatabase
+from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.bench.booking.strategies import booking_rows
-from earmark.bench.booking.strategies.strategy_base import (
+from earmark.bench.booking.strategies import build_rows_all_strategies_write
+from earmark.bench.booking.strategies.shared_hold_and_confirm import (
     ConfirmRequest,
     Connection,
     HoldRefused,
@@ -27,15 +27,15 @@ from earmark.bench.booking.strategies.strategy_base import (
     judge_pools,
     judge_seats,
 )
-from earmark.bench.booking.strategy import StrategyInfo, StrategySettings
-from earmark.domain.state_machine import State
+from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
+from earmark.domain.booking_state_machine import State
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from earmark.bench.booking.strategies.booking_rows import EventRules
-    from earmark.bench.booking.strategy import Want
+    from earmark.bench.booking.strategies.build_rows_all_strategies_write import EventRules
+    from earmark.bench.booking.strategy_protocol import Want
     from earmark.domain.booking import Booking
 
 
@@ -50,7 +50,9 @@ class SinglePhase(TableStrategy):
             seats = judge_seats(want.seats, await database.look_at_seats(connection, want, "lock_seats"))
             pools = judge_pools(want.pools, await database.look_at_pools(connection, want, "lock_pools"))
             await database.pause()
-            booking = booking_rows.held(want, booking_id=uuid7(), sale=sale, seats=seats, pools=pools)
+            booking = build_rows_all_strategies_write.held(
+                want, booking_id=uuid7(), sale=sale, seats=seats, pools=pools
+            )
             await self._sell(connection, want, sale, booking)
             return booking.id
 
@@ -64,25 +66,29 @@ class SinglePhase(TableStrategy):
                 raise HoldRefused
             if row["payment_id"] is not None:
                 return
-            before = booking_rows.booking(row)
+            before = build_rows_all_strategies_write.booking(row)
             after = msgspec.structs.replace(before, payment_id=paid.payment_id, version=before.version + 1)
             await connection.execute(database.sql["insert_payment"], paid.payment_id, after.id)
             await connection.execute(database.sql["attach_payment"], after.id, paid.payment_id, after.version)
-            entry = booking_rows.confirm_entry(before, after, key=paid.key, request_hash=paid.request_hash)
+            entry = build_rows_all_strategies_write.confirm_entry(
+                before, after, key=paid.key, request_hash=paid.request_hash
+            )
             await connection.execute(database.sql["insert_entry"], *entry)
 
     async def _sell(self, connection: Connection, want: Want, sale: EventRules, booking: Booking) -> None:
         database = self.database
         total = await connection.fetchval(
-            database.sql["add_total"], want.event_id, want.buyer, booking_rows.units(want)
+            database.sql["add_total"], want.event_id, want.buyer, build_rows_all_strategies_write.units(want)
         )
         judge_limit(total, sale)
         await database.add_pools(connection, booking, held=0, sold=1)
-        await connection.execute(database.sql["insert_booking"], *booking_rows.opened_row(booking))
+        await connection.execute(database.sql["insert_booking"], *build_rows_all_strategies_write.opened_row(booking))
         await database.point_seats(connection, booking)
         await connection.execute(database.sql["mark_sold"], booking.id, sale.now)
         sold = msgspec.structs.replace(booking, state=State.CONFIRMED, confirmed_at=sale.now)
-        entry = booking_rows.hold_entry(sold, key=want.key, request_hash=booking_rows.hash_of(want))
+        entry = build_rows_all_strategies_write.hold_entry(
+            sold, key=want.key, request_hash=build_rows_all_strategies_write.hash_of(want)
+        )
         await connection.execute(database.sql["insert_entry"], *entry)
 
 

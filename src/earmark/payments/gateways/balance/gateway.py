@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.mask_payment_method import BALANCE, NO_ACCOUNT, account_of, refer
+from earmark.domain.mask_and_reference_payment_method import BALANCE, NO_ACCOUNT, account_of, refer
 from earmark.domain.payment import Standing
 from earmark.domain.prepaid_account import VOIDED, Draw, EntryKind
 from earmark.engine.ports.gateway import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from earmark.engine.ports.gateway import Callback, Order, RefundOrder
     from earmark.engine.prepaid_accounts import Accounts
-    from earmark.payments.gateways.balance.account_codes import AccountCodes
+    from earmark.payments.gateways.balance.account_access_codes import AccountCodes
 
 _log = logging.getLogger("earmark.money")
 

@@ -1,5 +1,5 @@
 -- Erasing a buyer, in one transaction: the name becomes the pseudonym in every row. `unname`, `unname_json` and `unname_bytes`
--- are the rule of `store/pseudonymise_buyer.py`. `:buyer` is the name, `:alias` the pseudonym, `:callers` whom its tokens spoke for.
+-- are the rule of `store/both_databases/replace_buyer_name_in_texts.py`. `:buyer` is the name, `:alias` the pseudonym, `:callers` whom its tokens spoke for.
 
 -- name: read_guards
 -- The guards that refuse to rename a buyer, as their migrations made them.

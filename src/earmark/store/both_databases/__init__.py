@@ -1,0 +1,1 @@
+"""What PostgreSQL and SQLite do alike, each with its own named statements."""
