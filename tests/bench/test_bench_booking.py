@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 NAMES = [
     "uniform_vs_for_update",
-    "uniform_vs_lean_for_update",
+    "uniform_vs_for_update_in_two_statements",
     "uniform_vs_cte",
     "uniform_vs_pgbench",
     "p99_vs_for_update",

@@ -288,7 +288,7 @@ async def test_naive_sells_to_every_buyer_who_looked_in_time(bare_url: str) -> N
 GUARDS = {
     "for_update": ("lock_seat", "FOR UPDATE OF s"),
     "for_update_nowait": ("lock_to_hold", "FOR UPDATE OF s NOWAIT"),
-    "lean_for_update": ("lock_to_hold", "FOR UPDATE OF s"),
+    "for_update_in_two_statements": ("lock_to_hold", "FOR UPDATE OF s"),
     "single_phase": ("lock_seats", "FOR UPDATE OF s"),
     "optimistic": ("point_seats_as_seen", "AND s.booking_id IS NULL AND s.fence = seen.fence"),
     "advisory": ("lock_names", "pg_advisory_xact_lock(n.name)"),

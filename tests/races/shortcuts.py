@@ -316,7 +316,7 @@ def _expiry_entry(booking: Booking, *, now: datetime) -> Entry:
 
 
 # The statements of an optimistic write, guard by guard. Each shortcut is a function of its own, beside the built one.
-_DRAFTS = (resources.files("earmark.store") / "sql" / "postgres" / "0003_erasure_and_optimistic_write.sql").read_text(
+_DRAFTS = (resources.files("earmark.store") / "sql" / "postgres" / "0003_functions_in_postgresql_only.sql").read_text(
     encoding="utf-8"
 )
 _WRITE = _DRAFTS[_DRAFTS.index("CREATE FUNCTION earmark_write(") :]

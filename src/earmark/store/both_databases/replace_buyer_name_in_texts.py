@@ -12,7 +12,7 @@ made by chance and says nothing about the name. A text in a row of that buyer
 The name is in a text where no letter and no digit of ASCII touches it: `ann` is in `for ann, paid`, not in `planned`.
 It may be spelled as in an address: `ann%40example.com`. In a document the same holds for every field, also for one that
 this module does not know, but for the few in `KEPT_FIELDS`. What a later verb needs is left alone: the reference of a
-payment to an account, and the codes of gateways. PostgreSQL has this rule in `0003_erasure_and_optimistic_write.sql`;
+payment to an account, and the codes of gateways. PostgreSQL has this rule in `0003_functions_in_postgresql_only.sql`;
 `tests/erasure/test_name_matching.py` compares the two.
 """
 

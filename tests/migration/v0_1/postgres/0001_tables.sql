@@ -1,6 +1,6 @@
 -- expand
 -- The tables, by subject, and the rules that stand with their table in every database. The rules that a test or a benchmark can
--- leave out are in `0002_guards.sql`; the functions of the optimistic write and of erasures are in `0003_erasure_and_optimistic_write.sql`.
+-- leave out are in `0002_guards.sql`; the functions of the optimistic write and of erasures are in `0003_functions_in_postgresql_only.sql`.
 --
 -- No foreign key is checked when a booking is written: each would cost one look-up per row, and a lock on the event's row, which
 -- all its buyers share. The guards check the same once per statement, and `earmark verify` checks it again.

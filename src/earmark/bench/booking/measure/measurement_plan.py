@@ -68,7 +68,7 @@ WORKLOADS: Mapping[str, WorkloadSpec] = {
                 "naive",
                 "for_update",
                 "for_update_nowait",
-                "lean_for_update",
+                "for_update_in_two_statements",
                 "optimistic",
                 "redis_lock",
                 REDLOCK,
@@ -101,7 +101,7 @@ WORKLOADS: Mapping[str, WorkloadSpec] = {
             contenders=(
                 "for_update",
                 "for_update_nowait",
-                "lean_for_update",
+                "for_update_in_two_statements",
                 "optimistic",
                 "redis_lock",
                 REDLOCK,
@@ -111,7 +111,15 @@ WORKLOADS: Mapping[str, WorkloadSpec] = {
                 WITH_REDIS,
             ),
             beside=frozenset(
-                {"for_update_nowait", "lean_for_update", "optimistic", "redis_lock", REDLOCK, "cte", "advisory"}
+                {
+                    "for_update_nowait",
+                    "for_update_in_two_statements",
+                    "optimistic",
+                    "redis_lock",
+                    REDLOCK,
+                    "cte",
+                    "advisory",
+                }
             ),
         ),
         WorkloadSpec(
@@ -184,7 +192,7 @@ CONNECTIONS: Mapping[str, Mapping[str, int]] = {
         "naive": 32,
         "for_update": 32,
         "for_update_nowait": 32,
-        "lean_for_update": 16,
+        "for_update_in_two_statements": 16,
         "optimistic": 32,
         "redis_lock": 8,
         REDLOCK: 8,

@@ -157,7 +157,7 @@ def flow(seats_each: int, *, flows_each: int, uuid7: bool) -> str:
             3: f"ARRAY[{wanted}]",
             4: "'{}'::text[]",
             5: "'{}'::integer[]",
-            6: named_sql(__package__, "pgbench_new_id_expression")["made_id"],
+            6: named_sql(__package__, "reference_to_generated_booking_id")["made_id"],
             7: "600",
             8: new_id,
             9: f"'{CALLER}'::text",

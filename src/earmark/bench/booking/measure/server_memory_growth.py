@@ -180,7 +180,7 @@ async def _count(bench_database: BenchDatabase) -> tuple[int, int]:
     """The holds that were made and the events that were closed, counted in the database."""
     connection = await asyncpg.connect(bench_database.dsn, timeout=10, command_timeout=COUNT_SECONDS)
     try:
-        counts = named_sql(__package__, "count_holds_and_events")
+        counts = named_sql(__package__, "count_holds_and_closed_events")
         return await connection.fetchval(counts["count_holds"]), await connection.fetchval(counts["count_retired"])
     finally:
         await connection.close()

@@ -184,7 +184,7 @@ def _want(event_id: str, number: int, seats: tuple[str, ...], *, ttl_seconds: in
 
 
 async def _event(connection: Any, tally: RaceTally, *, seats: tuple[str, ...]) -> str:
-    sql = named_sql(__package__, "race")
+    sql = named_sql(__package__, "create_event_and_count_sales")
     event_id = f"race-{secrets.token_hex(6)}"
     await connection.execute(sql["make_event"], event_id)
     await connection.execute(sql["make_seats"], event_id, list(seats))
@@ -230,7 +230,7 @@ def _arrival(number: int) -> float:
 
 async def _lapsed(connection: Any, event_id: str) -> None:
     """Wait until no hold of the event has time left."""
-    sql = named_sql(__package__, "race")
+    sql = named_sql(__package__, "create_event_and_count_sales")
     deadline = perf_counter() + LAPSE_SECONDS_MAX
     while await connection.fetchval(sql["count_running"], event_id):
         assert perf_counter() < deadline, "a hold of a second has lasted for half a minute"
@@ -238,7 +238,7 @@ async def _lapsed(connection: Any, event_id: str) -> None:
 
 
 async def _count(connection: Any, tally: RaceTally, *, seconds: float) -> RaceFigures:
-    sql = named_sql(__package__, "race")
+    sql = named_sql(__package__, "create_event_and_count_sales")
     sales = await connection.fetchrow(sql["count_sales"], tally.events)
     waits = sorted(tally.waits)
     return RaceFigures(

@@ -1,4 +1,4 @@
-"""lean_for_update: the same locks as `for_update`, with one statement that locks and one that writes.
+"""for_update_in_two_statements: the same locks as `for_update`, with one statement that locks and one that writes.
 
     BEGIN ── lock A1, A2, A3 and look ── write it all ── COMMIT
 
@@ -96,11 +96,11 @@ class LeanForUpdate(TableStrategy):
 
 
 async def _open(settings: StrategySettings) -> LeanForUpdate:
-    return LeanForUpdate(await StrategyDatabase.open(settings, "lean_for_update"))
+    return LeanForUpdate(await StrategyDatabase.open(settings, "for_update_in_two_statements"))
 
 
 ABOUT = StrategyInfo(
-    name="lean_for_update",
+    name="for_update_in_two_statements",
     title="SELECT … FOR UPDATE, one lock statement, one write statement",
     safe=True,
     why="Right wherever `for_update` is, and quicker the more seats a claim has. It asks for SQL by hand where an ORM "

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ForUpdateNowait(LeanForUpdate):
-    """As `lean_for_update`, with statements that do not wait for a lock."""
+    """As `for_update_in_two_statements`, with statements that do not wait for a lock."""
 
     async def try_hold(self, want: Want) -> UUID:
         """A locked row counts as taken."""
@@ -37,7 +37,7 @@ class ForUpdateNowait(LeanForUpdate):
 
 
 async def _open(settings: StrategySettings) -> ForUpdateNowait:
-    return ForUpdateNowait(await StrategyDatabase.open(settings, "lean_for_update", "for_update_nowait"))
+    return ForUpdateNowait(await StrategyDatabase.open(settings, "for_update_in_two_statements", "for_update_nowait"))
 
 
 ABOUT = StrategyInfo(

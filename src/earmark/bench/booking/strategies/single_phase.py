@@ -2,8 +2,8 @@
 
     lock ── look ── write "sold" ── COMMIT ········ pay? ········ or never
 
-The idea: one step instead of two. The row is locked as in `lean_for_update`, so that no seat is sold twice, and there
-are no holds to count down and no expired ones to sweep.
+The idea: one step and not two. The row is locked as in `for_update_in_two_statements`, so that no seat is sold twice,
+and there are no holds to count down and no expired ones to sweep.
 The flaw: a sale is final, and the money is not there yet. Every buyer who closes the page, or whose card is declined,
 leaves a seat that counts as sold and was never paid for. An operator has to find these seats and decide which sale to
 undo: a hold with a time limit, done by hand. Taking the money first only reverses the problem: then the seat is paid
@@ -93,7 +93,7 @@ class SinglePhase(TableStrategy):
 
 
 async def _open(settings: StrategySettings) -> SinglePhase:
-    return SinglePhase(await StrategyDatabase.open(settings, "lean_for_update", "single_phase"))
+    return SinglePhase(await StrategyDatabase.open(settings, "for_update_in_two_statements", "single_phase"))
 
 
 ABOUT = StrategyInfo(

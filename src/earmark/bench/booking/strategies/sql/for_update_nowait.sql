@@ -1,4 +1,4 @@
--- The locks of `lean_for_update`, without waiting for them. A confirm does wait: its buyer has paid.
+-- The locks of `for_update_in_two_statements`, without waiting for them. A confirm does wait: its buyer has paid.
 
 -- name: lock_to_hold
 -- A seat that another transaction has locked is an error at once.

@@ -1,4 +1,4 @@
--- Sold at once, with the locks of `lean_for_update`.
+-- Sold at once, with the locks of `for_update_in_two_statements`.
 
 -- name: mark_sold
 -- The schema knows no booking that begins as a sale, so that this one is held for the length of its own transaction.
