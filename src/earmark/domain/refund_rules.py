@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain.money import AMOUNT_MAX
-from earmark.errors import InvalidRequest
-
 if TYPE_CHECKING:
     from earmark.domain.bookable_event import Event
 
@@ -68,14 +65,3 @@ def is_over(event: Event, *, now: datetime) -> bool:
 def fee(share: int, *, percent: int, fixed: int) -> int:
     """What is kept of a share; a fraction of a minor unit is rounded in the shop's favour."""
     return min(share, -(-share * percent // 100) + fixed)
-
-
-def check_rules(event: Event) -> None:
-    """Refuse rules that no arithmetic fits."""
-    until = event.refund_until_seconds
-    if until is not None and not 0 <= until <= UNTIL_SECONDS_MAX:
-        raise InvalidRequest.at("refund_until_seconds", f"must be from 0 to {UNTIL_SECONDS_MAX} seconds")
-    if not 0 <= event.refund_fee_percent <= PERCENT_MAX:
-        raise InvalidRequest.at("refund_fee_percent", f"must be from 0 to {PERCENT_MAX}")
-    if not 0 <= event.refund_fee_fixed <= AMOUNT_MAX:
-        raise InvalidRequest.at("refund_fee_fixed", f"must be from 0 to {AMOUNT_MAX}")
