@@ -15,7 +15,8 @@ FILES = (
     "prepaid_accounts.sql",
     "api_keys.sql",
     "newest_entry_and_seats_by_id.sql",
-    "heartbeats_cleanup_recounts.sql",
+    "heartbeats.sql",
+    "cleanup_backlog_recounts.sql",
     "webhooks.sql",
 )
 
