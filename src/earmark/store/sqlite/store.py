@@ -15,10 +15,10 @@ from earmark.store.both_databases.pending_migrations import check_current
 from earmark.store.both_databases.prepaid_accounts import StoredAccounts
 from earmark.store.sqlite import convert_rows_and_values
 from earmark.store.sqlite.cleanup_backlog_recounts import SqliteUpkeep
-from earmark.store.sqlite.connection import file_of
 from earmark.store.sqlite.heartbeats import SqliteBeats
 from earmark.store.sqlite.migrate import read_applied
 from earmark.store.sqlite.number_and_read_journal import SqliteOutbox
+from earmark.store.sqlite.open_connection import file_of
 from earmark.store.sqlite.read_and_claim_payments import SqlitePaymentReads
 from earmark.store.sqlite.reader_and_writer_threads import READ_SECONDS, FileAccess
 from earmark.store.sqlite.webhook_delivery_queue import SqliteWebhooks
