@@ -20,7 +20,7 @@ import msgspec
 
 from earmark.config import Settings
 from earmark.domain.id_types import Buyer, EventId, SeatId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands_and_results import Actor, Decided, Extend, KeyedRequest, Release
 from earmark.engine.ports.store import BookingFilter

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from earmark.domain.id_types import Buyer, EntryId, EventId, PoolId, PoolRef, TotalRef
-from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
+from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
+from earmark.domain.journal_entry import Entry
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands_and_results import Actor, Decided, KeyedRequest, Replayed
 from earmark.engine.ports.heartbeats import HeartbeatReport, Process

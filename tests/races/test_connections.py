@@ -15,7 +15,7 @@ import pytest
 from earmark.bench.prepare_and_count_rows import BenchDatabase
 from earmark.clock import MovableClock
 from earmark.domain.default_limits_for_all_events import Policy
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import RowsNeeded

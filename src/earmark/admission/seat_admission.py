@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from earmark.admission.redis_servers import AdmissionServer
     from earmark.domain.id_types import Buyer, EventId, SeatId, SeatRef
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
 
 TTL_SECONDS: Final = 5.0
 SEATS_MAX: Final = 100

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.id_types import EntryId, EventId, SeatId
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.engine.commands_and_results import Row
     from earmark.engine.ports.observer import StoreFigures
     from earmark.engine.ports.store import Clock, SeatMap

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.domain.id_types import EntryId
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.engine.ports.store import Clock
     from earmark.store.sqlite.reader_and_writer_threads import SqliteAccess
 
