@@ -10,7 +10,7 @@ import pytest
 from earmark.domain.booking_state_machine import State
 from earmark.domain.payment import LEASE_SECONDS, Payment, PaymentState, Standing
 from earmark.payments import apply_payment_report
-from earmark.payments.gateway_orders import order_of
+from earmark.payments.build_gateway_orders import order_of
 from earmark.payments.record_requested_refund import record_refund
 
 from . import shortcuts

@@ -35,10 +35,11 @@ from earmark.engine.verbs.expire import CONTENDED_SECONDS
 from earmark.engine.verbs.hold import RELIEF_ROUNDS_MAX
 from earmark.errors import GatewayUnavailable, InvalidRequest, Outage, PaymentInProgress
 from earmark.payments import apply_payment_report, apply_refund_report
+from earmark.payments.build_gateway_orders import order_of, refund_order_of
 from earmark.payments.due_payment_queues_by_gateway import GatewayQueues
-from earmark.payments.gateway_orders import order_of, refund_order_of, without_code
 from earmark.payments.open_and_conclude_payment import conclude_payment, is_concluded, open_payment
 from earmark.payments.record_requested_refund import record_refund
+from earmark.payments.remove_codes_from_requests import without_code
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
