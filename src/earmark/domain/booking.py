@@ -13,7 +13,6 @@ import msgspec
 
 from earmark.domain import booking_state_machine
 from earmark.domain.booking_state_machine import ACTIVE_STATES, State, Verb
-from earmark.domain.default_limits_for_all_events import Policy, extended_until
 from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import PoolDelta
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from earmark.domain.bookable_event import Event
+    from earmark.domain.default_limits_for_all_events import Policy
 
 GAIN_SECONDS_MIN = 1
 
@@ -141,6 +141,12 @@ def extend(booking: Booking, *, seconds: int, policy: Policy, now: datetime) -> 
     if until - booking.expires_at < timedelta(seconds=GAIN_SECONDS_MIN):
         raise ExtensionRefused(expires_at=booking.expires_at)
     return msgspec.structs.replace(booking, expires_at=until, version=booking.version + 1)
+
+
+def extended_until(policy: Policy, *, created_at: datetime, expires_at: datetime, seconds: int) -> datetime:
+    """When the hold would end if extended: later, never sooner, and never past its longest life."""
+    cap = created_at + timedelta(seconds=policy.life_seconds_max)
+    return max(expires_at, min(expires_at + timedelta(seconds=seconds), cap))
 
 
 def confirm(booking: Booking, *, payment_id: str, payment_method: str | None, now: datetime) -> Booking:
