@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.bookable_event import Event
     from earmark.domain.default_limits_for_all_events import Policy
+    from earmark.domain.payment import Payment
 
 GAIN_SECONDS_MIN = 1
 
@@ -208,6 +209,11 @@ def decline(booking: Booking, *, keep: bool, now: datetime) -> Booking:
 def lapse(booking: Booking, *, now: datetime) -> Booking:
     """The gateway did not decide in time, and its payment was given up."""
     return msgspec.structs.replace(_moved(booking, Verb.EXPIRE, State.EXPIRED), paying_until=None, ended_at=now)
+
+
+def wants(booking: Booking, payment: Payment) -> bool:
+    """Whether the booking waits for this very payment, or is sold for it."""
+    return booking.state in {State.PAYING, State.CONFIRMED} and booking.payment_id == str(payment.id)
 
 
 def noted(booking: Booking, *, paying_until: datetime | None = None) -> Booking:
