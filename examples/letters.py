@@ -18,7 +18,7 @@ import structlog
 
 from earmark import Earmark
 from earmark.domain.id_types import EventId
-from earmark.domain.journal import Entry
+from earmark.domain.journal_entry import Entry
 from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.testing import MovableClock
 from earmark.workers.journal_publishing_relay import OutboxRelay

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from earmark.domain.journal import Entry
+    from earmark.domain.journal_entry import Entry
     from earmark.engine.ports.store import Changes
 
 OFFER = {"seats": ("price", "blocked"), "pools": ("capacity", "price")}

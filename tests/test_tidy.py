@@ -258,8 +258,14 @@ def test_sql_lives_in_sql_files() -> None:
     assert not loose
 
 
-@pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
-@pytest.mark.parametrize("file", [*load_named_sql.FILES, "find_broken_invariants.sql"])
+@pytest.mark.parametrize(
+    "dialect, file",
+    [
+        (dialect, file)
+        for dialect, files in load_named_sql.FILES.items()
+        for file in (*files, "find_broken_invariants.sql")
+    ],
+)
 def test_every_query_says_why_it_exists(dialect: str, file: str) -> None:
     """A named query without a reason is a riddle to the engineer who must change it."""
     known = load_named_sql.load(dialect, file)

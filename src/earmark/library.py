@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from earmark.config import Settings
+from earmark.domain.booking import wants
 from earmark.domain.id_types import Buyer, EventId, SeatId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands_and_results import Actor, Decided, Extend, KeyedRequest, Release
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
-from earmark.payments.apply_payment_report import wants
 from earmark.payments.choose_gateway_and_pay import ANSWER_SECONDS, PaymentService
 from earmark.schemas import (
     errors_to_json_and_back,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.locks.faulty_proxy import Link
 
-    from earmark.admission.local_taken_seats_cache import RefusedSeats
+    from earmark.admission.recently_refused_seats_and_buyers import RefusedSeats
     from earmark.testservers import Valkey
 
 EVENT = EventId("concert-1")

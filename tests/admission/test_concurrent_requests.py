@@ -10,7 +10,7 @@ from tests.locks.faulty_proxy import Proxy
 
 from earmark.admission import AdmissionPass
 from earmark.domain.id_types import Buyer
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.ports.seat_admission import Busy
 from earmark.locks.circuit_breaker import BreakerState
 from earmark.locks.errors import LocksNotCalled

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.locks.faulty_proxy import Proxy
 
-from earmark.admission.local_taken_seats_cache import LocalHints, RefusedBuyers, RefusedSeats
+from earmark.admission.local_taken_seats_cache import LocalHints
+from earmark.admission.recently_refused_seats_and_buyers import RefusedBuyers, RefusedSeats
 from earmark.domain.id_types import Buyer, EventId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 
 from .support import EVENT, Inside, passed, refs, refused, seats, until, until_true
 from .test_seat_admission import is_free

@@ -19,7 +19,7 @@ from tests.locks.topologies import ask, start_cluster
 
 from earmark.admission import AdmissionPass, open_admission
 from earmark.admission.encode_and_decode_script_calls import SOURCE
-from earmark.admission.local_taken_seats_cache import RefusedSeats
+from earmark.admission.recently_refused_seats_and_buyers import RefusedSeats
 from earmark.admission.seat_admission import AdmissionCounts
 from earmark.domain.id_types import EventId
 from earmark.locks.circuit_breaker import BreakerState

@@ -13,7 +13,7 @@ from earmark.admission import encode_and_decode_script_calls, open_admission
 from earmark.admission.seat_admission import SeatAdmission
 from earmark.config import Settings
 from earmark.domain.id_types import Buyer, SeatId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import Decided, KeyedRequest
 from earmark.errors import IdempotencyMismatch, SeatsTaken
 from earmark.payments.open_and_conclude_payment import open_payment

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.admission import AdmissionPass, open_admission
-from earmark.admission.local_taken_seats_cache import RefusedSeats
+from earmark.admission.recently_refused_seats_and_buyers import RefusedSeats
 from earmark.domain.id_types import Buyer, EventId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.ports.seat_admission import Busy
 from earmark.errors import SetupError
 

@@ -19,7 +19,7 @@ from tests.sqlite_files import make_migrated
 from earmark.admission import open_admission
 from earmark.config import Settings
 from earmark.domain.id_types import SeatId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import Decided, KeyedRequest, Replayed
 from earmark.engine.ports.seat_admission import Busy
 from earmark.errors import SeatsTaken

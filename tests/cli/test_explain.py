@@ -18,7 +18,7 @@ from earmark.domain.booking import Booking, Lines, SeatLine
 from earmark.domain.booking_state_machine import State
 from earmark.domain.format_money import spelled
 from earmark.domain.id_types import BookingId, Buyer, EntryId, EventId, PaymentId, RefundId, SeatId
-from earmark.domain.journal import Entry
+from earmark.domain.journal_entry import Entry
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
 

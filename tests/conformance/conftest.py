@@ -13,7 +13,7 @@ from tests.journal_completeness import JournalComparison
 from earmark.domain.bookable_event import Event
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, shown_state
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from earmark.domain.booking import Booking
-    from earmark.domain.journal import Entry
+    from earmark.domain.journal_entry import Entry
     from earmark.engine.commands_and_results import Result
     from earmark.engine.ports.store import Ids, SeatMap, Store
 

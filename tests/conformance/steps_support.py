@@ -16,7 +16,7 @@ from earmark.domain.bookable_event import Event
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.booking_state_machine import ACTIVE_STATES, State
 from earmark.domain.id_types import Buyer, EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef, TotalRef
-from earmark.domain.journal import Entry
+from earmark.domain.journal_entry import Entry
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool, PoolDelta
 from earmark.domain.seat import Seat
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from earmark.clock import MovableClock
-    from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
+    from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
     from earmark.engine.ports.store import Store, Transaction
     from earmark.uuids import Uuid7Ids
 

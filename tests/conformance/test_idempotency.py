@@ -10,7 +10,7 @@ import pytest
 
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import Command, Decided, KeyedRequest, Replayed
 from earmark.engine.find_earlier_response_before_refusing import KnownKeys
 from earmark.errors import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
     from earmark.clock import MovableClock
-    from earmark.domain.journal import IdempotencyRecord
+    from earmark.domain.idempotency_record import IdempotencyRecord
     from earmark.engine.ports.store import Ids
 
     from .conftest import Shop

@@ -9,7 +9,7 @@ import pytest
 
 from earmark.domain.booking import SeatLine
 from earmark.domain.id_types import EventId, SeatId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.seat import Seat
 from earmark.engine.commands_and_results import KeyedRequest, Replayed
 from earmark.schemas import to_response

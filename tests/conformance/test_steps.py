@@ -16,7 +16,7 @@ import pytest
 from earmark.domain.booking import Lines
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId, OutsidePaymentRef, PoolId, PoolRef, SeatId, SeatRef
-from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
+from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat

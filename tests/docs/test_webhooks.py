@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 
 from earmark.domain.id_types import EventId
-from earmark.domain.journal import Entry
+from earmark.domain.journal_entry import Entry
 from earmark.domain.webhook import GRACE_SECONDS, WEBHOOKS_MAX
 from earmark.domain.webhook_messages import FACTS_BYTES_MAX, TYPES, body_of
 from earmark.uuids import Uuid7Ids

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from earmark.domain import booking as law
 from earmark.domain.bookable_event import ttl_seconds
-from earmark.domain.default_limits_for_all_events import Policy, extended_until
+from earmark.domain.default_limits_for_all_events import Policy
 from earmark.errors import ExtensionRefused, InvalidRequest
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_an_extension_by_nothing_or_less_is_not_a_sound_request(booked: Booked, 
 def test_an_extension_never_shortens_and_never_outlives_the_cap(*, lives: int, life_max: int, seconds: int) -> None:
     """Later or the same, by at most what was requested, and past the cap only if it was past it before."""
     ends, cap = MADE + timedelta(seconds=lives), MADE + timedelta(seconds=life_max)
-    until = extended_until(Policy(life_seconds_max=life_max), created_at=MADE, expires_at=ends, seconds=seconds)
+    until = law.extended_until(Policy(life_seconds_max=life_max), created_at=MADE, expires_at=ends, seconds=seconds)
     assert ends <= until <= ends + timedelta(seconds=seconds)
     assert until <= max(cap, ends)
     assert until in {ends, cap, ends + timedelta(seconds=seconds)}
@@ -107,5 +107,5 @@ def test_many_small_extensions_reach_no_further_than_one(*, steps: list[int]) ->
     """The cap counts from the creation of the hold, so no buyer keeps a seat for ever by many requests."""
     ends = MADE + timedelta(seconds=600)
     for seconds in steps:
-        ends = extended_until(Policy(), created_at=MADE, expires_at=ends, seconds=seconds)
+        ends = law.extended_until(Policy(), created_at=MADE, expires_at=ends, seconds=seconds)
     assert ends == MADE + timedelta(seconds=min(600 + sum(steps), 1800))

@@ -13,7 +13,7 @@ from earmark.domain.bookable_event import Event
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.booking_state_machine import MOVES, State, Verb
 from earmark.domain.id_types import BookingId, Buyer, EntryId, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
-from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
+from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import PoolDelta
 from earmark.engine.commands_and_results import Actor, Command, KeyedRequest

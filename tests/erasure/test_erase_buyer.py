@@ -19,7 +19,7 @@ from earmark.engine.ports.store import BookingFilter
 from earmark.errors import SetupError
 from earmark.library import Earmark
 from earmark.store import load_named_sql
-from earmark.store.sqlite import connection, erase_buyer
+from earmark.store.sqlite import erase_buyer, open_connection
 from earmark.uuids import Uuid7Ids
 from earmark.wiring import open_and_maintain_databases
 
@@ -360,14 +360,14 @@ async def test_no_page_keeps_what_servers_wrote_before(file: Place) -> None:
 @pytest.fixture
 def careless_server(keeping_what_is_freed: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 (the order)
     """On such a SQLite, and without a warning."""
-    monkeypatch.setattr(connection, "OVERWRITE", "PRAGMA secure_delete = OFF")
+    monkeypatch.setattr(open_connection, "OVERWRITE", "PRAGMA secure_delete = OFF")
 
 
 @pytest.mark.usefixtures("careless_server")
 async def test_a_server_that_overwrites_nothing_leaves_the_name(file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: what such a server freed, an erasure does not find; a file that is written anew is rid of it."""
     await sell_and_wait(file)
-    monkeypatch.setattr(connection, "OVERWRITE", "PRAGMA secure_delete = ON")
+    monkeypatch.setattr(open_connection, "OVERWRITE", "PRAGMA secure_delete = ON")
     assert any((await file.erase()).changed.values())
     assert await file.mentions() != []
     await file.erase(rewrite=True)

@@ -17,7 +17,7 @@ from tests.docs.pages import ROOT, Block, blocks, codes, prose, read
 from tests.docs.run_page import BIN, Failed, compare, environment, run_commands
 
 from earmark.domain.id_types import EntryId, EventId
-from earmark.domain.journal import Entry
+from earmark.domain.journal_entry import Entry
 from earmark.schemas.requests import EventIdText
 
 if TYPE_CHECKING:

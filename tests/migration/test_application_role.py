@@ -119,17 +119,7 @@ async def test_the_owner_could(owner: Any) -> None:
 async def test_every_table_that_rows_are_deleted_from_is_granted(owner: Any, postgres_url: str, role: str) -> None:
     """Read from the queries themselves, so that a new one is not forgotten."""
     await open_and_maintain_databases.migrate(postgres_url, application_role=role)
-    files = (
-        "bookings.sql",
-        "heartbeats_cleanup_recounts.sql",
-        "webhooks.sql",
-        "number_and_read_journal.sql",
-        "api_keys.sql",
-        "prepaid_accounts.sql",
-        "newest_entry_and_seats_by_id.sql",
-        "payments_and_refunds.sql",
-    )
-    statements = [query.sql for file in files for query in load_named_sql.load("postgres", file).values()]
+    statements = load_named_sql.statements("postgres").values()
     deleted = {text.partition("DELETE FROM ")[2].split()[0] for text in statements if "DELETE FROM " in text}
     assert "buyer_totals" in deleted
     for table in deleted:

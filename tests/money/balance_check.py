@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.money.shop_and_bank import World
 
-    from earmark.domain.journal import Entry
+    from earmark.domain.journal_entry import Entry
 
 BY_HAND = "by hand"
 """The reason that the tests give for a refund without a cancellation."""

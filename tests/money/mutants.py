@@ -12,7 +12,7 @@ from earmark.domain.id_types import RefundId
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import GatewaySilent, RefundOrder, RefundReport, Report
 from earmark.engine.verbs import cancel
-from earmark.payments import apply_payment_report, drive_payment_to_its_end, gateway_orders
+from earmark.payments import apply_payment_report, build_gateway_orders, drive_payment_to_its_end
 from earmark.payments.drive_payment_to_its_end import PaymentDriver, PaymentStep
 from earmark.sandbox.gateway import SandboxGateway
 
@@ -123,7 +123,7 @@ def what_is_given_up_is_not_voided(patch: pytest.MonkeyPatch) -> None:
 
 def everything_is_charged_in_euro(patch: pytest.MonkeyPatch) -> None:
     """The same numbers, in the wrong currency."""
-    order_of = gateway_orders.order_of
+    order_of = build_gateway_orders.order_of
     patch.setattr(
         drive_payment_to_its_end, "order_of", lambda payment: msgspec.structs.replace(order_of(payment), currency="EUR")
     )

@@ -16,8 +16,8 @@ from earmark.domain.payment import PaymentState
 from earmark.engine.engine import Engine
 from earmark.errors import TooManyDeclines
 from earmark.payments import open_and_conclude_payment as pay_verb
+from earmark.payments.build_gateway_orders import order_of
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
-from earmark.payments.gateway_orders import order_of
 from earmark.sandbox.faults import Fault, FaultRule
 from earmark.sandbox.model import IntentStatus, LedgerMove
 

@@ -11,7 +11,7 @@ from tests.money.test_pay_keys import command_of, pay
 
 from earmark.domain.bookable_event import OnDecline
 from earmark.domain.booking_state_machine import State
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.payment import GATEWAY_UNAVAILABLE, PaymentState
 from earmark.engine.ports.gateway import GatewayDenied, GatewayInvalid, GatewayRefused, GatewaySilent
 from earmark.errors import GatewayUnavailable, InvalidRequest

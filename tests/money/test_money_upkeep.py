@@ -10,7 +10,7 @@ from tests.money.test_declines import holds, tried
 from tests.money.test_pay_keys import command_of, pay
 
 from earmark.domain.decline_limits import WINDOW_SECONDS
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.payment import KEY_SECONDS_MIN
 from earmark.errors import IdempotencyMismatch
 

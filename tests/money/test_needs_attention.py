@@ -15,7 +15,7 @@ from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standin
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
 from earmark.engine.ports.store import Changes
 from earmark.errors import InvalidRequest
-from earmark.payments import apply_payment_report
+from earmark.payments import apply_payment_report, change_payment_without_report
 
 if TYPE_CHECKING:
     from earmark.domain.booking import Booking
@@ -32,7 +32,7 @@ async def settle(shop: Shop, payment: Payment, how: SettledAs) -> Payment:
     about = await shop.store.read_dossier(payment.id)
     assert about is not None
     return await shop.engine.transact(
-        partial(apply_payment_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=shop.engine.ids)
+        partial(change_payment_without_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=shop.engine.ids)
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.money.scripted_gateway import AUTHORISED, DECLINED, PROCESSING
 
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.payment import payment_id_for
 from earmark.engine.commands_and_results import KeyedRequest, Pay
 from earmark.engine.engine import Engine

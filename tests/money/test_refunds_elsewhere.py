@@ -19,7 +19,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
 from earmark.engine.ports.gateway import Callback, GatewaySilent, RefundRecord, Report
 from earmark.errors import RefundRefused
-from earmark.payments import apply_payment_report, apply_refund_report
+from earmark.payments import apply_refund_report, change_payment_without_report
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.find_payments_needing_review import cases
 from earmark.payments.gateway_comparison_rules import differences
@@ -85,7 +85,7 @@ async def settle(world: World, booking: Booking, how: SettledAs) -> Payment:
     about = await world.store.read_dossier((await payment_of(world, booking)).id)
     assert about is not None
     return await world.engine.transact(
-        partial(apply_payment_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=world.ids)
+        partial(change_payment_without_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=world.ids)
     )
 
 

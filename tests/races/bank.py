@@ -28,7 +28,7 @@ from earmark.engine.ports.gateway import (
     RefundStanding,
     Report,
 )
-from earmark.payments import apply_payment_report
+from earmark.payments import change_payment_without_report
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.open_and_conclude_payment import open_payment
 
@@ -255,7 +255,7 @@ class PaymentProcess:
 
     def give_up(self, about: Any) -> Server:
         """Start to give a payment up."""
-        work = partial(apply_payment_report.give_up, about=about, ids=IDS)
+        work = partial(change_payment_without_report.give_up, about=about, ids=IDS)
         return self.server._begin(self.server.store.transact(work, within=WITHIN))
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import OutsidePaymentRef, PoolRef, SeatRef, TotalRef
-from earmark.domain.journal import Entry, IdempotencyKey
+from earmark.domain.journal_entry import Entry
 from earmark.domain.payment import PaymentState
 from earmark.domain.pool import PoolDelta
 from earmark.engine.ports.store import Changes, RowsNeeded, TransactionStart
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.id_types import BookingId, PaymentId
+    from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.domain.payment import Payment
     from earmark.domain.seat import SeatSeen
 

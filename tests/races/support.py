@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 8.0
 POLL_SECONDS = 0.003
-SQL = load_named_sql.sql("postgres")
+SQL = load_named_sql.statements("postgres")
 
 # Deleting a few rows with all triggers off is quicker than truncating: this runs before every test.
 _EMPTY = """

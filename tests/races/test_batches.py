@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import Confirm, Hold, KeyedRequest
 from earmark.engine.engine import Engine
 from earmark.errors import (

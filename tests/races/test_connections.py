@@ -15,7 +15,7 @@ import pytest
 from earmark.bench.prepare_and_count_rows import BenchDatabase
 from earmark.clock import MovableClock
 from earmark.domain.default_limits_for_all_events import Policy
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import Decided, Hold
 from earmark.engine.engine import Engine
 from earmark.engine.ports.store import RowsNeeded
@@ -232,16 +232,7 @@ async def test_a_read_that_took_too_long_is_not_tried_again(postgres_url: str, m
 
 def test_only_what_changes_nothing_is_tried_again() -> None:
     """By its text: no statement that writes or locks is taken for a read."""
-    files = (
-        "bookings.sql",
-        "payments_and_refunds.sql",
-        "number_and_read_journal.sql",
-        "prepaid_accounts.sql",
-        "api_keys.sql",
-        "newest_entry_and_seats_by_id.sql",
-        "heartbeats_cleanup_recounts.sql",
-    )
-    found = {name: only_reads(text) for file in files for name, text in load_named_sql.sql("postgres", file).items()}
+    found = {name: only_reads(text) for name, text in load_named_sql.statements("postgres").items()}
     assert {"tell_beats", "claim_payments", "clear_beats", "leave_beats", "lock_bookings", "claim_keys"} <= {
         name for name, reads in found.items() if not reads
     }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import Hold, KeyedRequest, Replayed
 from earmark.engine.engine import Engine
 from earmark.errors import OutcomeUnknown, SeatsTaken

@@ -12,7 +12,7 @@ from earmark.domain.payment import Payment, PaymentState, Standing
 from earmark.engine.commands_and_results import Decided
 from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent
 from earmark.errors import IdempotencyMismatch, RefundRefused
-from earmark.payments.gateway_orders import order_of
+from earmark.payments.build_gateway_orders import order_of
 from earmark.payments.open_and_conclude_payment import open_payment
 from earmark.payments.record_requested_refund import record_refund
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.booking_state_machine import State
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.payment import PaymentState, Standing
 from earmark.engine.commands_and_results import KeyedRequest, PayResult
 from earmark.engine.engine import Engine

@@ -135,7 +135,7 @@ async def test_control_a_cursor_of_the_driver_has_a_name_that_stays(
     narrow: PgBouncer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Why the map is not read by one: even without a cache its statement is named, and outlives the transaction."""
-    statement = load_named_sql.sql("postgres")["read_map"]
+    statement = load_named_sql.sql("postgres", "seat_map.sql")["read_map"]
 
     async def read() -> None:
         monkeypatch.setattr("asyncpg.connection._uid", 0)

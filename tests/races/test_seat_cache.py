@@ -13,7 +13,7 @@ import pytest
 
 from earmark.domain.bookable_event import Event
 from earmark.domain.id_types import EventId, PoolId, PoolRef, SeatId, SeatRef
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands_and_results import ChangeEvent, Decided, KeyedRequest, Replayed
 from earmark.engine.ports.store import RowsNeeded

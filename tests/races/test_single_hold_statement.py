@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import Decided, KeyedRequest
 from earmark.errors import IdempotencyMismatch, LimitExceeded, SaleClosed, SeatsTaken
 

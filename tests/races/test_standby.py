@@ -17,7 +17,7 @@ from tests.conftest import unavailable
 
 from earmark.clock import MovableClock
 from earmark.domain.id_types import SeatId, SeatRef
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import Hold, Replayed
 from earmark.engine.engine import Engine
 from earmark.engine.ports.seat_admission import Busy

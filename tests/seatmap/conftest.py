@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.domain.id_types import BookingId, EventId
-from earmark.domain.journal import Entry
+from earmark.domain.journal_entry import Entry
 from earmark.engine.engine import Engine
 from earmark.engine.ports.number_and_read_journal import START
 from earmark.engine.ports.store import Changes

@@ -12,7 +12,7 @@ from tests.api.conftest import KEY, authenticator, house_over, services, shop
 from tests.webhooks.conftest import again, now_of, subscribe
 
 from earmark.api.app import create_app
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.webhook_storage import AlreadyDone, WebhookChange
 from earmark.uuids import new_webhook_id

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import earmark.engine
 from earmark.domain.booking_state_machine import MOVES
 from earmark.domain.id_types import EventId
-from earmark.domain.journal import Entry
 from earmark.domain.journal_before_and_after_values import BOOKING_FIELDS
+from earmark.domain.journal_entry import Entry
 from earmark.domain.payment import PaymentState
 from earmark.domain.webhook_messages import (
     BOOKING_FACTS,

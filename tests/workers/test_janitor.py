@@ -11,7 +11,7 @@ import pytest
 from earmark import Earmark, config
 from earmark.cli import main
 from earmark.domain.id_types import EventId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook import DeliveryState, Webhook
 from earmark.engine.commands_and_results import Actor, Hold, KeyedRequest

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from earmark.admission import encode_and_decode_script_calls
-from earmark.admission.local_taken_seats_cache import LocalHints, RefusedBuyers, RefusedSeats
+from earmark.admission.recently_refused_seats_and_buyers import RefusedBuyers, RefusedSeats
 from earmark.engine.ports.seat_admission import Busy
 from earmark.locks.circuit_breaker import BreakerState
 from earmark.locks.errors import LocksNotCalled, LocksUnavailable
@@ -36,9 +36,10 @@ from earmark.locks.errors import LocksNotCalled, LocksUnavailable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
+    from earmark.admission.local_taken_seats_cache import LocalHints
     from earmark.admission.redis_servers import AdmissionServer
     from earmark.domain.id_types import Buyer, EventId, SeatId, SeatRef
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
 
 TTL_SECONDS: Final = 5.0
 SEATS_MAX: Final = 100

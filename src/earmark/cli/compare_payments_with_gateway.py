@@ -10,8 +10,8 @@ from earmark.domain.id_types import PaymentId
 from earmark.domain.payment import Standing
 from earmark.engine.ports.gateway import Gateway, Record
 from earmark.payments import gateway_comparison_rules
+from earmark.payments.build_gateway_orders import order_of
 from earmark.payments.gateway_comparison_rules import Comparison
-from earmark.payments.gateway_orders import order_of
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -13,7 +13,6 @@ import msgspec
 
 from earmark.domain import booking_state_machine
 from earmark.domain.booking_state_machine import ACTIVE_STATES, State, Verb
-from earmark.domain.default_limits_for_all_events import Policy, extended_until
 from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import PoolDelta
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from earmark.domain.bookable_event import Event
+    from earmark.domain.default_limits_for_all_events import Policy
+    from earmark.domain.payment import Payment
 
 GAIN_SECONDS_MIN = 1
 
@@ -143,6 +144,12 @@ def extend(booking: Booking, *, seconds: int, policy: Policy, now: datetime) -> 
     return msgspec.structs.replace(booking, expires_at=until, version=booking.version + 1)
 
 
+def extended_until(policy: Policy, *, created_at: datetime, expires_at: datetime, seconds: int) -> datetime:
+    """When the hold would end if extended: later, never sooner, and never past its longest life."""
+    cap = created_at + timedelta(seconds=policy.life_seconds_max)
+    return max(expires_at, min(expires_at + timedelta(seconds=seconds), cap))
+
+
 def confirm(booking: Booking, *, payment_id: str, payment_method: str | None, now: datetime) -> Booking:
     """The money was taken elsewhere: the hold becomes a sale. The same confirm again is the same answer."""
     if booking.state is State.CONFIRMED:
@@ -202,6 +209,11 @@ def decline(booking: Booking, *, keep: bool, now: datetime) -> Booking:
 def lapse(booking: Booking, *, now: datetime) -> Booking:
     """The gateway did not decide in time, and its payment was given up."""
     return msgspec.structs.replace(_moved(booking, Verb.EXPIRE, State.EXPIRED), paying_until=None, ended_at=now)
+
+
+def wants(booking: Booking, payment: Payment) -> bool:
+    """Whether the booking waits for this very payment, or is sold for it."""
+    return booking.state in {State.PAYING, State.CONFIRMED} and booking.payment_id == str(payment.id)
 
 
 def noted(booking: Booking, *, paying_until: datetime | None = None) -> Booking:

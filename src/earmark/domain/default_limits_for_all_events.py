@@ -1,8 +1,6 @@
-"""Policies: how long a hold may live, and how much one buyer may have."""
+"""The limits that hold for every event, until a setting says otherwise: of holds, buyers, declines and keys."""
 
 from __future__ import annotations
-
-from datetime import datetime, timedelta
 
 import msgspec
 
@@ -25,9 +23,3 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The same for the buyers at one address together, where a request says from which it came."""
     key_seconds: float = 86_400
     """How long an idempotency key that opened a payment stands for that request alone."""
-
-
-def extended_until(policy: Policy, *, created_at: datetime, expires_at: datetime, seconds: int) -> datetime:
-    """When the hold would end if extended: later, never sooner, and never past its longest life."""
-    cap = created_at + timedelta(seconds=policy.life_seconds_max)
-    return max(expires_at, min(expires_at + timedelta(seconds=seconds), cap))

@@ -21,7 +21,7 @@ import msgspec
 if TYPE_CHECKING:
     from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking
-    from earmark.domain.journal import Entry
+    from earmark.domain.journal_entry import Entry
     from earmark.domain.payment import Payment, Refund
 
 WAS, CHANGED, REFUNDS, OPENED = "was", "changed", "refunds", "payment_opened"

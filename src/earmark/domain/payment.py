@@ -23,7 +23,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from earmark.domain.id_types import BookingId, EventId, PaymentId, RefundId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.mask_and_reference_payment_method import show
 from earmark.errors import InvalidRequest, RefundRefused

@@ -17,7 +17,7 @@ from earmark.domain.payment import PaymentState
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from earmark.domain.journal import Entry
+    from earmark.domain.journal_entry import Entry
 
 FACTS_BYTES_MAX = 64 * 1024
 """Larger facts are left out, and the client reads them: an operator's change may name a hundred thousand seats."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.booking_state_machine import Verb
     from earmark.domain.id_types import BookingId
-    from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
+    from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
     from earmark.engine.ports.store import Ids, Transaction, TransactionStart
 
 A = TypeVar("A", bound=Command)

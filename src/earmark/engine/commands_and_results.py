@@ -28,7 +28,7 @@ from earmark.domain.id_types import (
     SeatRef,
     TotalRef,
 )
-from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
+from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment
 from earmark.domain.pool import Pool

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
     from earmark.domain.choose_best_seats import Wish
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.engine.ports.observer import Observer
     from earmark.engine.ports.seat_admission import Admission
     from earmark.engine.ports.store import Ids, Store, Transaction

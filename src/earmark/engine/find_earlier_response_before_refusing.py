@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.booking_state_machine import State
-from earmark.domain.journal import IdempotencyKey, IdempotencyRecord
+from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
 from earmark.domain.payment import was_denied
 from earmark.engine.batch_transaction import TWIN_DELAY_SECONDS
 from earmark.engine.batched_reads import SharedReads

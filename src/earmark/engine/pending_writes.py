@@ -14,7 +14,7 @@ import msgspec
 from earmark.domain import booking as law
 from earmark.domain import journal_before_and_after_values
 from earmark.domain.booking_state_machine import State, Verb
-from earmark.domain.journal import Entry
+from earmark.domain.journal_entry import Entry
 from earmark.domain.payment import PaymentKey
 from earmark.domain.pool import PoolDelta
 from earmark.engine.ports.store import Changes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.decline_limits import Payer
     from earmark.domain.id_types import BookingId, EntryId, PaymentId, PoolRef, RefundId, SeatRef, TotalRef
-    from earmark.domain.journal import IdempotencyRecord
+    from earmark.domain.idempotency_record import IdempotencyRecord
     from earmark.domain.payment import Payment, Refund
     from earmark.engine.commands_and_results import Command, KeyedRequest
     from earmark.engine.ports.store import Ids

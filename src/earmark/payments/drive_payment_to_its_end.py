@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from earmark.domain import booking as booking_law
 from earmark.domain import payment as law
 from earmark.domain.id_types import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
@@ -34,11 +35,12 @@ from earmark.engine.ports.gateway import (
 from earmark.engine.verbs.expire import CONTENDED_SECONDS
 from earmark.engine.verbs.hold import RELIEF_ROUNDS_MAX
 from earmark.errors import GatewayUnavailable, InvalidRequest, Outage, PaymentInProgress
-from earmark.payments import apply_payment_report, apply_refund_report
+from earmark.payments import apply_payment_report, apply_refund_report, change_payment_without_report
+from earmark.payments.build_gateway_orders import order_of, refund_order_of
 from earmark.payments.due_payment_queues_by_gateway import GatewayQueues
-from earmark.payments.gateway_orders import order_of, refund_order_of, without_code
 from earmark.payments.open_and_conclude_payment import conclude_payment, is_concluded, open_payment
 from earmark.payments.record_requested_refund import record_refund
+from earmark.payments.remove_codes_from_requests import without_code
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
@@ -94,7 +96,7 @@ def next_step(about: Dossier, *, ask_gateway: bool, asked: Collection[RefundId] 
         case _ if pending:
             pass
         case PaymentState.AUTHORISED:
-            return PaymentStep.CAPTURE if apply_payment_report.wants(about.booking, payment) else PaymentStep.GIVE_UP
+            return PaymentStep.CAPTURE if booking_law.wants(about.booking, payment) else PaymentStep.GIVE_UP
         case PaymentState.VOIDING:
             return PaymentStep.VOID
         case PaymentState.NEEDS_ATTENTION if not payment.captured:
@@ -175,7 +177,7 @@ class PaymentDriver:
         if about is None or about.payment.state is not PaymentState.REQUIRES_ACTION:
             return payment
         # Recorded before its gateway is called: from here on any process that drives it ends it.
-        await self._transact(partial(apply_payment_report.mark_replaced, about=about, ids=self._engine.ids))
+        await self._transact(partial(change_payment_without_report.mark_replaced, about=about, ids=self._engine.ids))
         for _ in range(REPLACE_TRIES_MAX):
             payment = await self._drive(payment_id, ask_gateway=False)
             if payment is not None and payment.state not in UNDECIDED:
@@ -209,7 +211,11 @@ class PaymentDriver:
             await self.advance(about.payment.id, ask_gateway=True)
             raise GatewaySilent("what is disputed is not known to be taken yet")
         take = partial(
-            apply_payment_report.take_callback, gateway=gateway, callback=callback, about=about, ids=self._engine.ids
+            change_payment_without_report.take_callback,
+            gateway=gateway,
+            callback=callback,
+            about=about,
+            ids=self._engine.ids,
         )
         new = await self._transact(take)
         # A drive under way may wait for a reply that this callback overtook. The payment is due, and read afterwards.
@@ -267,7 +273,7 @@ class PaymentDriver:
             elif next_step(about, ask_gateway=False) is PaymentStep.GIVE_UP:
                 # No gateway is called here: one that hangs would take a turn of a queue that is not its own.
                 await self._transact(
-                    partial(apply_payment_report.give_up, about=about, ids=self._engine.ids, hand_over=True)
+                    partial(change_payment_without_report.give_up, about=about, ids=self._engine.ids, hand_over=True)
                 )
                 if about.payment.gateway not in self._gateways:
                     _log.error("payment %s waits: this process has no gateway %r", payment_id, about.payment.gateway)
@@ -343,7 +349,7 @@ class PaymentDriver:
         """Take one step: call the gateway, then write what it reported. `first`: no call was made before."""
         ids = self._engine.ids
         if step is PaymentStep.GIVE_UP:
-            return await self._transact(partial(apply_payment_report.give_up, about=about, ids=ids))
+            return await self._transact(partial(change_payment_without_report.give_up, about=about, ids=ids))
         gateway = self._gateways.get(about.payment.gateway)
         if gateway is None:
             _log.error("payment %s waits: this process has no gateway %r", about.payment.id, about.payment.gateway)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking, SeatLine
     from earmark.domain.id_types import Buyer
-    from earmark.domain.journal import Entry
+    from earmark.domain.journal_entry import Entry
     from earmark.domain.payment import Payment, Refund
     from earmark.domain.pool import Pool
     from earmark.engine.commands_and_results import CancelResult, PayResult

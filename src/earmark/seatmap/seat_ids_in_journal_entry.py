@@ -10,7 +10,7 @@ from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.id_types import SeatId
 
 if TYPE_CHECKING:
-    from earmark.domain.journal import Entry
+    from earmark.domain.journal_entry import Entry
 
 UNMOVED = frozenset({"create", "repeat"})
 """Entries about an event after which every seat is as it was before."""

@@ -8,16 +8,26 @@ from importlib import resources
 from typing import NamedTuple
 
 _NAMED = re.compile(r"^-- name: (\w+)\n((?:--.*\n)*)", re.MULTILINE)
-FILES = (
-    "bookings.sql",
+_IN_BOTH = (
+    "transaction_reads_and_locks.sql",
+    "transaction_writes.sql",
+    "idempotency_and_lost_commits.sql",
+    "event_and_booking_reads.sql",
+    "seat_map.sql",
     "payments_and_refunds.sql",
     "number_and_read_journal.sql",
     "prepaid_accounts.sql",
     "api_keys.sql",
     "newest_entry_and_seats_by_id.sql",
-    "heartbeats_cleanup_recounts.sql",
+    "heartbeats.sql",
+    "cleanup_backlog_recounts.sql",
     "webhooks.sql",
 )
+FILES = {
+    "postgres": (*_IN_BOTH, "optimistic_transaction.sql", "server_and_connection_checks.sql"),
+    "sqlite": _IN_BOTH,
+}
+"""By database, the files whose statements its store runs."""
 
 
 class Query(NamedTuple):
@@ -44,7 +54,7 @@ def load(dialect: str, file: str) -> dict[str, Query]:
     }
 
 
-def sql(dialect: str, file: str = "bookings.sql") -> dict[str, str]:
+def sql(dialect: str, file: str) -> dict[str, str]:
     """Just the statements of one file, by name."""
     return {query.name: query.sql for query in load(dialect, file).values()}
 
@@ -52,4 +62,4 @@ def sql(dialect: str, file: str = "bookings.sql") -> dict[str, str]:
 @cache
 def statements(dialect: str) -> dict[str, str]:
     """All that a store and its transactions run, by name. Read only: every store of the process shares it."""
-    return {name: text for file in FILES for name, text in sql(dialect, file).items()}
+    return {name: text for file in FILES[dialect] for name, text in sql(dialect, file).items()}

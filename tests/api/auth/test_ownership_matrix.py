@@ -15,7 +15,7 @@ from tests.api.matrix import ADMIN, VICTIM_KEY, Answer, Kind, Operation, World, 
 from earmark.api.auth.keys_and_tokens import Authenticator, Principal, new_guest
 from earmark.domain.api_key import Scope
 from earmark.domain.id_types import BookingId, Buyer
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import payment_id_for
 from earmark.engine.commands_and_results import Actor

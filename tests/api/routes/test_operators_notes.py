@@ -15,7 +15,7 @@ from earmark.api.app import create_app
 from earmark.domain.id_types import BookingId, Buyer
 from earmark.domain.payment import PaymentState, SettledAs
 from earmark.engine.commands_and_results import Decided, PayResult
-from earmark.payments import apply_payment_report
+from earmark.payments import change_payment_without_report
 from earmark.payments.choose_gateway_and_pay import PaymentService
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def settle(services: Services, booking_id: str, how: SettledAs) -> None:
     assert about is not None
     ids = services.engine.ids
     await services.engine.transact(
-        partial(apply_payment_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=ids)
+        partial(change_payment_without_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=ids)
     )
 
 

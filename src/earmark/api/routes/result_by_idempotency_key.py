@@ -14,7 +14,7 @@ from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.payments import write_payment
 from earmark.domain.booking_state_machine import State
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import KeyedRequest, Pay, PayResult
 from earmark.payments.open_and_conclude_payment import conclude_payment, is_concluded
 from earmark.schemas.to_command import check_key

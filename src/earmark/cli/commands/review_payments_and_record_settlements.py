@@ -20,7 +20,7 @@ from earmark.domain.id_types import PaymentId
 from earmark.domain.payment import Payment, PaymentState, SettledAs
 from earmark.engine.ports.store import Store
 from earmark.errors import InvalidRequest, SetupError
-from earmark.payments import apply_payment_report
+from earmark.payments import change_payment_without_report
 from earmark.payments.find_payments_needing_review import Case, cases
 from earmark.wiring.runtime import Runtime, open_runtime
 
@@ -104,7 +104,7 @@ async def _settle(runtime: Runtime, *, payment_id: PaymentId, how: SettledAs, no
         raise _unknown(payment_id)
     try:
         return await engine.transact(
-            partial(apply_payment_report.resolve_by_hand, how=how, note=note, about=about, ids=engine.ids)
+            partial(change_payment_without_report.resolve_by_hand, how=how, note=note, about=about, ids=engine.ids)
         )
     except InvalidRequest as refused:
         why = "; ".join(error["message"] for error in refused.errors)

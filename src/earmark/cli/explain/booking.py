@@ -12,8 +12,8 @@ from earmark.cli.explain.format_seat_name import seat_name
 from earmark.domain.booking import Booking
 from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.format_money import spelled
-from earmark.domain.journal import Entry
 from earmark.domain.journal_before_and_after_values import changes_of
+from earmark.domain.journal_entry import Entry
 from earmark.domain.payment import Payment, PaymentState, Refund, RefundState
 from earmark.schemas import responses
 

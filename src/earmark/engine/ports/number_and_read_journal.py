@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from earmark.domain.id_types import EventId
-from earmark.domain.journal import Entry
+from earmark.domain.journal_entry import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
 
     from earmark.domain.id_types import Buyer, EventId, SeatId, SeatRef
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
 
 
 class Busy:

@@ -36,7 +36,8 @@ from earmark.domain.id_types import (
     SeatRef,
     TotalRef,
 )
-from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
+from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
+from earmark.domain.journal_entry import Entry
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import Payment, PaymentKey, Refund
 from earmark.domain.pool import Pool, PoolDelta

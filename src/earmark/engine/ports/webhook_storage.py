@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from earmark.domain.id_types import DeliveryId, EventId, WebhookId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.webhook import Delivery, DeliveryState, Webhook, delivery_id_of
 from earmark.domain.webhook_messages import body_of, type_of
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.engine.ports.store import TransactionStart
 
 T = TypeVar("T")
@@ -61,3 +61,12 @@ class StatementStore(Protocol):
 def from_row(row: Any, kind: type[T], **decoded: Any) -> T:
     """The value that a row stands for, with some columns decoded by the caller."""
     return msgspec.convert(dict(row) | decoded, kind, strict=False)
+
+
+async def execute_alone(store: StatementStore, name: str, *arguments: object) -> int:
+    """Run a named statement in a transaction of its own. Returns how many rows it wrote."""
+
+    async def work(transaction: StatementTransaction) -> int:
+        return await transaction.execute(name, *arguments)
+
+    return await store.transact(work, within=SECONDS_MAX)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain.journal import Entry
+from earmark.domain.journal_entry import Entry
 from earmark.engine.ports.number_and_read_journal import UNSENT_COUNTED_MAX, Lag, Numbered, total
 from earmark.store.both_databases.named_statement_runner_protocols import from_row
 

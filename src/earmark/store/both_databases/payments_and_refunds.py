@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from earmark.domain.id_types import BookingId, PaymentId
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Changes
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.id_types import DeliveryId, WebhookId
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.webhook import DeliveryState
     from earmark.engine.ports.number_and_read_journal import Numbered

@@ -67,7 +67,7 @@ class PostgresConnections:
         self._generation = 0
         self._renewed_at = float("-inf")
         self._connecting = 0
-        self._sql = load_named_sql.sql("postgres")
+        self._sql = load_named_sql.sql("postgres", "server_and_connection_checks.sql")
         self.abandoned = AbandonedBackends()
         self._checking = asyncio.Lock()
         self._checked_at = float("-inf")

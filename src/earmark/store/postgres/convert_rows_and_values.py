@@ -10,7 +10,8 @@ import msgspec
 from earmark.domain.bookable_event import Event, OnDecline
 from earmark.domain.booking import Booking, Lines
 from earmark.domain.booking_state_machine import State
-from earmark.domain.journal import Entry, IdempotencyKey, IdempotencyRecord
+from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
+from earmark.domain.journal_entry import Entry
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat, SeatSeen

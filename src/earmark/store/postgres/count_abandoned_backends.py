@@ -62,7 +62,8 @@ class AbandonedBackends(msgspec.Struct):
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
                     asked = self.pids.copy()
                     ages = [now - left_at for left_at in asked.values()]
-                    found = await fetch(load_named_sql.sql("postgres")["still_running"], list(asked), ages)
+                    sql = load_named_sql.sql("postgres", "server_and_connection_checks.sql")
+                    found = await fetch(sql["still_running"], list(asked), ages)
                 hanging = {row["pid"]: row["hanging"] for row in found}
                 for pid, left_at in asked.items():
                     # One that was left anew meanwhile was not asked about.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking
     from earmark.domain.id_types import BookingId, EventId, SeatId
-    from earmark.domain.journal import Entry
+    from earmark.domain.journal_entry import Entry
     from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Clock
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.decline_limits import Payer, PayerRef
     from earmark.domain.id_types import BookingId, EventId, OutsidePaymentRef
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.domain.payment import Payment, PaymentKey, Refund
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen

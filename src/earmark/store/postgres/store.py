@@ -19,6 +19,7 @@ from earmark.store.both_databases.api_keys import StoredKeys
 from earmark.store.both_databases.newest_entry_and_seats_by_id import StoredFollowedEvents
 from earmark.store.both_databases.prepaid_accounts import StoredAccounts
 from earmark.store.postgres import convert_rows_and_values
+from earmark.store.postgres.cleanup_backlog_recounts import PostgresUpkeep
 from earmark.store.postgres.commit_or_abandon_connection import check_warnings, commit, roll_back
 from earmark.store.postgres.connection_and_optimistic_write_counts import OptimisticWriteCounts, figures
 from earmark.store.postgres.connections import PostgresConnections
@@ -35,7 +36,7 @@ from earmark.store.postgres.driver_errors import (
     was_ended_by_server,
 )
 from earmark.store.postgres.event_and_booking_reads import BookingReads
-from earmark.store.postgres.heartbeats_cleanup_recounts import PostgresBeats, PostgresUpkeep
+from earmark.store.postgres.heartbeats import PostgresBeats
 from earmark.store.postgres.migrate import split_url
 from earmark.store.postgres.number_and_read_journal import PostgresOutbox
 from earmark.store.postgres.optimistic_transaction import NeedsLocks, OptimisticWrite, SeatCacheOutdated
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.id_types import EntryId, EventId, SeatId
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.engine.commands_and_results import Row
     from earmark.engine.ports.observer import StoreFigures
     from earmark.engine.ports.store import Clock, SeatMap

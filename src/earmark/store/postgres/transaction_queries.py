@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking
-    from earmark.domain.journal import IdempotencyKey
+    from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.domain.pool import Pool
     from earmark.domain.seat import Seat, SeatSeen
     from earmark.engine.ports.store import RowsNeeded

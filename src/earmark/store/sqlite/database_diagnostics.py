@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from earmark.errors import SetupError
 from earmark.store.both_databases.database_diagnostics import DatabaseFacts
-from earmark.store.sqlite.connection import connect, file_of, is_busy, unavailable
+from earmark.store.sqlite.driver_errors import is_busy, unavailable
 from earmark.store.sqlite.migrate import read_applied
+from earmark.store.sqlite.open_connection import connect, file_of
 
 if TYPE_CHECKING:
     from pathlib import Path

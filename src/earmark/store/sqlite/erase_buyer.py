@@ -14,8 +14,9 @@ from earmark.store import load_named_sql
 from earmark.store.both_databases.pending_migrations import check_current
 from earmark.store.both_databases.replace_buyer_name_in_texts import Erasure, Obstacle, Unnamer, callers_of
 from earmark.store.sqlite import convert_rows_and_values
-from earmark.store.sqlite.connection import connect, file_of, is_busy, is_silence, unavailable
+from earmark.store.sqlite.driver_errors import is_busy, is_silence, unavailable
 from earmark.store.sqlite.migrate import read_applied
+from earmark.store.sqlite.open_connection import connect, file_of
 
 if TYPE_CHECKING:
     from pathlib import Path

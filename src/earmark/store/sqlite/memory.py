@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from earmark.errors import StoreUnavailable
 from earmark.store import load_named_sql
-from earmark.store.sqlite.connection import connect_memory
 from earmark.store.sqlite.migrate import apply_pending
+from earmark.store.sqlite.open_connection import connect_memory
 from earmark.store.sqlite.single_writer import Writer
 from earmark.store.sqlite.store import SqliteStore
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from earmark.errors import SetupError, StoreUnavailable
 from earmark.store.both_databases.pending_migrations import Applied, LockPatience, pending, tell_newer
-from earmark.store.sqlite.connection import connect, file_of, is_busy, unavailable, use_wal
+from earmark.store.sqlite.driver_errors import is_busy, unavailable
+from earmark.store.sqlite.open_connection import connect, file_of, use_wal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from earmark.errors import SetupError, StoreUnavailable
-from earmark.store.sqlite.connection import connect, is_busy, is_silence, unavailable, use_wal
+from earmark.store.sqlite.driver_errors import is_busy, is_silence, unavailable
+from earmark.store.sqlite.open_connection import connect, use_wal
 from earmark.store.sqlite.single_writer import ThreadWriter, Writer, result_of, submit
 
 if TYPE_CHECKING:

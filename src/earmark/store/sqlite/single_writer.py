@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from earmark.errors import OutcomeUnknown, StoreUnavailable
-from earmark.store.sqlite.connection import is_busy, is_full, is_silence, unavailable
+from earmark.store.sqlite.driver_errors import is_busy, is_full, is_silence, unavailable
 from earmark.store.sqlite.transaction_queries import SqliteTransaction
 
 if TYPE_CHECKING:

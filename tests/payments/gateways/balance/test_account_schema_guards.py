@@ -15,7 +15,7 @@ from earmark.domain.prepaid_account import Draw
 from earmark.store import postgres, sqlite
 from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
-from earmark.store.sqlite.connection import connect
+from earmark.store.sqlite.open_connection import connect
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -36,7 +36,7 @@ from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.payments.gateways.balance.account_access_codes import AccountCodes, make_code
 from earmark.payments.gateways.balance.gateway import BalanceGateway
-from earmark.store.sqlite.connection import connect
+from earmark.store.sqlite.open_connection import connect
 from earmark.wiring import gateways
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from earmark.bench.booking.strategies import build_rows_all_strategies_write
 from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
 from earmark.config import Settings
 from earmark.domain.id_types import BookingId, EntryId
-from earmark.domain.journal import IdempotencyKey
+from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands_and_results import Actor, Confirm, Decided, Hold, KeyedRequest
 from earmark.errors import Refusal

@@ -1,39 +1,12 @@
-"""Heartbeats and maintenance in SQLite: a reader looks first, so that the writer is used only when there is work."""
+"""What the janitor forgets, counts and corrects in SQLite: the one writer is used only when there is work."""
 
 from __future__ import annotations
 
 import sqlite3
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
 
 from earmark.engine.ports.cleanup_backlog_recounts import Forgetting
-from earmark.store.both_databases.heartbeats_cleanup_recounts import (
-    FIRST,
-    KEYS,
-    StoredBeats,
-    StoredUpkeep,
-    until_not_over,
-)
-from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from earmark.engine.ports.heartbeats import HeartbeatReport, Process
-
-
-class SqliteBeats(StoredBeats):
-    """By this process's clock: all processes that write to a file are on one machine."""
-
-    async def write(self, process: Process, reports: Collection[HeartbeatReport]) -> None:
-        """Write all roles of the process in one short transaction."""
-        head = (process.host, process.version, await self._store.now())
-
-        async def work(transaction: Any) -> None:
-            for report in reports:
-                await transaction.execute("tell_beats", process.id, report.role, *head, report.written, report.rounds)
-
-        await self._store.transact(work, within=SECONDS_MAX)
+from earmark.store.both_databases.cleanup_backlog_recounts import FIRST, KEYS, StoredUpkeep, until_not_over
 
 
 class SqliteUpkeep(StoredUpkeep):

@@ -1,4 +1,4 @@
-"""Builds a gateway's orders from payments and refunds, and removes codes from requests before they are recorded."""
+"""Removes codes that pay from requests before they are recorded."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.engine.ports.gateway import Order, RefundOrder, as_code_taker
+from earmark.engine.ports.gateway import as_code_taker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from earmark.domain.payment import Payment, Refund
     from earmark.engine.commands_and_results import KeyedRequest, Pay
     from earmark.engine.ports.gateway import Gateway, TakesCodes
 
@@ -30,30 +29,3 @@ async def without_code(command: Pay, gateways: Mapping[str, Gateway]) -> Pay:
 def _sealed(idempotency: KeyedRequest, gateway: TakesCodes) -> KeyedRequest:
     now, *older = gateway.seal(idempotency.request_hash)
     return msgspec.structs.replace(idempotency, request_hash=now, older_hashes=tuple(older))
-
-
-def order_of(payment: Payment) -> Order:
-    """The order for a payment, as its gateway needs it."""
-    return Order(
-        payment_id=payment.id,
-        booking_id=payment.booking_id,
-        event_id=payment.event_id,
-        amount=payment.amount,
-        currency=payment.currency,
-        method=payment.method,
-        automatic=payment.automatic,
-        created_at=payment.created_at,
-        return_url=payment.return_url,
-        gateway_id=payment.gateway_id,
-    )
-
-
-def refund_order_of(refund: Refund, payment: Payment) -> RefundOrder:
-    """The order for a refund, as its gateway needs it."""
-    return RefundOrder(
-        refund_id=refund.id,
-        payment=order_of(payment),
-        amount=refund.amount,
-        created_at=refund.created_at,
-        gateway_id=refund.gateway_id,
-    )

@@ -1,4 +1,4 @@
-"""Heartbeats of workers, and what the janitor forgets, counts and corrects: short transactions, each by itself."""
+"""What the janitor forgets, counts and corrects in either database, in short transactions, each by itself."""
 
 from __future__ import annotations
 
@@ -9,47 +9,17 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from earmark.engine.ports.cleanup_backlog_recounts import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
-from earmark.engine.ports.heartbeats import HeartbeatList, HeartbeatRow
-from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX, from_row
+from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX, execute_alone, from_row
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from earmark.domain.live_or_test_mode import Mode
-    from earmark.engine.ports.heartbeats import HeartbeatReport, Process
     from earmark.store.both_databases.named_statement_runner_protocols import StatementStore, StatementTransaction
 
 KEYS = "keys"
 FIRST = UUID(int=0)
 RECOUNT_SECONDS_MAX = 60.0
-
-
-class StoredBeats(ABC):
-    """The heartbeats: one row for each role of each process."""
-
-    def __init__(self, store: StatementStore) -> None:
-        self._store = store
-
-    @abstractmethod
-    async def write(self, process: Process, reports: Collection[HeartbeatReport]) -> None:
-        """Write how the roles of a process are."""
-
-    async def leave(self, process_id: UUID) -> None:
-        """Remove the rows of a process that stops."""
-        await _write(self._store, "leave_beats", process_id)
-
-    async def read(self, *, limit: int) -> HeartbeatList:
-        """A handful of rows."""
-        now = await self._store.now()
-        return HeartbeatList(
-            now=now,
-            heartbeats=[from_row(row, HeartbeatRow) for row in await self._store.read_rows("read_beats", limit)],
-        )
-
-    async def clear(self, *, seconds: float, limit: int) -> int:
-        """A handful of rows."""
-        before = await self._store.now() - timedelta(seconds=seconds)
-        return await _write(self._store, "clear_beats", before, limit)
 
 
 class StoredUpkeep(ABC):
@@ -89,12 +59,12 @@ class StoredUpkeep(ABC):
     async def forget_payment_keys(self, *, seconds: float, limit: int) -> int:
         """Remove which requests opened payments, the oldest first."""
         before = await self._store.now() - timedelta(seconds=seconds)
-        return await _write(self._store, "forget_payment_keys", before, limit)
+        return await execute_alone(self._store, "forget_payment_keys", before, limit)
 
     async def forget_payers(self, *, seconds: float, limit: int) -> int:
         """By their last try."""
         before = await self._store.now() - timedelta(seconds=seconds)
-        return await _write(self._store, "forget_payers", before, limit)
+        return await execute_alone(self._store, "forget_payers", before, limit)
 
     async def backlog(self) -> Backlog:
         """By the indexes of the sweeper and the relay."""
@@ -142,10 +112,3 @@ def until_not_over(found: list[Any]) -> list[Any]:
         if not row["over"]:
             return found[:place]
     return found
-
-
-async def _write(store: StatementStore, name: str, *arguments: object) -> int:
-    async def work(transaction: StatementTransaction) -> int:
-        return await transaction.execute(name, *arguments)
-
-    return await store.transact(work, within=SECONDS_MAX)

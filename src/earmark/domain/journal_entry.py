@@ -1,28 +1,14 @@
-"""The journal: one row per change, that is audit entry, outbox row and idempotency record in one."""
+"""A journal entry: one change, recorded as audit entry, outbox row and idempotency record in one."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from earmark.domain.id_types import BookingId, EntryId, EventId
-
-
-class IdempotencyKey(NamedTuple):
-    """An idempotency key, in the scope of the caller who chose it."""
-
-    caller: str
-    key: str
-
-
-class IdempotencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a key remembers: which request it was, and the answer to give again, byte for byte."""
-
-    request_hash: bytes
-    status: int
-    body: bytes
+from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -1,11 +1,11 @@
-"""Connections to a SQLite file: how they are opened, and what their errors mean."""
+"""Opens connections to a SQLite file or to memory, with the settings that every one of them needs."""
 
 from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
 
-from earmark.errors import SetupError, StoreUnavailable
+from earmark.errors import SetupError
 
 OLDEST = (3, 35, 0)
 STATEMENTS_CACHED = 256
@@ -15,21 +15,6 @@ OVERWRITE = "PRAGMA secure_delete = ON"
 """What a row leaves behind in its page is overwritten: an erasure finds no older copies. Some SQLites are built so."""
 
 _SCHEME = "sqlite:///"
-_SILENT = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_NOTADB,
-    }
-)
 
 
 def file_of(place: str | Path) -> Path:
@@ -59,6 +44,15 @@ def connect_memory() -> sqlite3.Connection:
     return _connect(":memory:")
 
 
+def use_wal(connection: sqlite3.Connection) -> None:
+    """Let readers see the last commit while the writer writes. The file keeps this setting."""
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise SetupError(
+            problem=f"SQLite cannot use its write-ahead log here (it says {mode}): put the file on a local disk."
+        )
+
+
 def _connect(database: str) -> sqlite3.Connection:
     _check_version()
     connection = sqlite3.connect(
@@ -81,40 +75,6 @@ def _connect(database: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def use_wal(connection: sqlite3.Connection) -> None:
-    """Let readers see the last commit while the writer writes. The file keeps this setting."""
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    if mode != "wal":
-        raise SetupError(
-            problem=f"SQLite cannot use its write-ahead log here (it says {mode}): put the file on a local disk."
-        )
-
-
-def is_silence(failure: sqlite3.Error) -> bool:
-    """Whether the file could not be reached or used, as opposed to SQL that is wrong or refused."""
-    return _code(failure) in _SILENT
-
-
-def is_busy(failure: sqlite3.Error) -> bool:
-    """Whether another process was writing."""
-    return _code(failure) == sqlite3.SQLITE_BUSY
-
-
-def is_full(failure: sqlite3.Error) -> bool:
-    """Whether the disk had no room left."""
-    return _code(failure) == sqlite3.SQLITE_FULL
-
-
-def unavailable(failure: sqlite3.Error) -> StoreUnavailable:
-    """The outage to raise for this failure."""
-    return StoreUnavailable(because=f"SQLite: {failure}")
-
-
-def _code(failure: sqlite3.Error) -> int:
-    """The primary result code; the extended ones keep it in their lowest byte."""
-    return getattr(failure, "sqlite_errorcode", 0) & 0xFF
 
 
 def _check_version() -> None:
