@@ -22,7 +22,15 @@ import msgspec
 
 from earmark.bench.attacks.attacked_server import POOL, running_server
 from earmark.bench.attacks.health_probe import ProbeSamples
-from earmark.bench.attacks.kinds import connections, credentials_and_webhooks, holds, malformed_requests, payments
+from earmark.bench.attacks.kinds import (
+    connections,
+    holds,
+    keys_in_cookies_and_guessed_keys,
+    malformed_requests,
+    payments,
+)
+from earmark.bench.attacks.kinds.requests_for_public_pages import PublicPages
+from earmark.bench.attacks.kinds.webhooks_to_internal_addresses import InwardWebhooks
 from earmark.bench.attacks.request_sender import ConnectionJob, JobAnswers, RequestJob, counted
 from earmark.bench.attacks.results import GRANTED, STALL_MS_MAX, AttackReport, AttackResult, Bound, StallFigures, phase
 from earmark.bench.child_process_protocol import line_process
@@ -51,8 +59,8 @@ HONEST_CONNECTIONS = 8
 def all_attacks() -> dict[str, Attack]:
     """By name; new instances for each run, because they keep what they have sent."""
     kinds: Sequence[type[Attack]] = (
-        *(*malformed_requests.ATTACKS, *payments.ATTACKS, *holds.ATTACKS),
-        *(*connections.ATTACKS, *credentials_and_webhooks.ATTACKS),
+        *(*malformed_requests.ATTACKS, *payments.ATTACKS, *holds.ATTACKS, *connections.ATTACKS),
+        *(*keys_in_cookies_and_guessed_keys.ATTACKS, PublicPages, InwardWebhooks),
     )
     return {kind.name: kind() for kind in kinds}
 

@@ -1,1 +1,1 @@
-"""The attacks, grouped by what they use: credentials, holds, payments, connections, malformed requests."""
+"""The attacks, grouped by what they use: malformed requests, payments, holds, connections, keys, pages, webhooks."""

@@ -1,17 +1,15 @@
-"""Attacks with credentials and addresses: keys in cookies, guessed keys, forged addresses, public pages, webhooks."""
+"""Attacks with keys: good keys in the guest's cookie, sent from another site, and many guessed keys."""
 
 from __future__ import annotations
 
 import math
 import secrets
-import socket
 import time
 from typing import TYPE_CHECKING
 
 from earmark.bench.attacks.attack import Attack, attack_load, repeated
 from earmark.bench.attacks.results import Bound
 from earmark.bench.http_bytes import request
-from earmark.bench.server_processes import HOST
 from earmark.domain.live_or_test_mode import Mode
 
 if TYPE_CHECKING:
@@ -28,13 +26,6 @@ GUESSES_PER_SECOND, GUESS_CONNECTIONS = 1500.0, 650
 GUESSES_BURST = 20
 """Wrong keys of one address that the server looks up at once; after them one a second."""
 FRESH_SECONDS_MAX = 5.0
-INTERNAL_HOSTS = (
-    *("127.0.0.1", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "0.0.0.0", "[::1]", "[::]", "localhost"),  # noqa: S104
-    *("169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "100.100.100.200", "10.0.0.1", "172.16.0.1", "192.168.0.1"),
-    *("[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "100.64.0.1", "224.0.0.1", "255.255.255.255"),
-    *("LOCALHOST", "localhost.", "%31%32%37.0.0.1", "127。0。0。1", "user@127.0.0.1", "127.0.0.1#@example.com"),
-)
-"""Hosts that are the server itself, its network, or the metadata service of a cloud."""
 
 
 class KeysInCookies(Attack):
@@ -114,55 +105,4 @@ class WrongKeys(Attack):
         ]
 
 
-class PublicPages(Attack):
-    """The pages that a client may read without a key."""
-
-    name = "public-pages"
-    description = "/metrics, /openapi.json and the pages, without a key"
-    allowed = ("200", "307", "404")
-
-    async def prepare(self, server: AttackedServer, seconds: float) -> AttackLoad:
-        """All public paths, the expensive ones twice."""
-        paths = ("/metrics", "/openapi.json", "/metrics", "/openapi.json", "/readyz", "/", "/docs")
-        sent = [request("GET", path) for path in paths]
-        sent += [request("GET", "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})]
-        return attack_load(server, repeated(sent, per_second=PER_SECOND, seconds=seconds), per_second=PER_SECOND)
-
-    async def judge(self, server: AttackedServer, answers: list[JobAnswers]) -> list[Bound]:  # noqa: ARG002
-        """The server renders a page once for all clients."""
-        described = await server.send("GET", "/openapi.json")
-        tag = described.headers.get("etag", "")
-        again = await server.send("GET", "/openapi.json", headers={"If-None-Match": tag})
-        for _ in range(5):  # the second may end between two of them
-            first, second = [await server.send("GET", "/metrics") for _ in range(2)]
-            if same := first.content == second.content:
-                break
-        return [
-            Bound(said=f"/openapi.json by its ETag: {again.status_code}", holds=again.status_code == 304),  # noqa: PLR2004
-            Bound(said=f"/metrics twice within a second: {'one' if same else 'two'} wordings", holds=same),
-        ]
-
-
-class InwardWebhooks(Attack):
-    """Webhooks to addresses inside the server's own network."""
-
-    name = "inward-webhooks"
-    description = "webhooks to loopback, private, link-local and metadata addresses, and to names of them"
-    allowed = ("422 invalid_request",)
-
-    async def prepare(self, server: AttackedServer, seconds: float) -> AttackLoad:
-        """Internal addresses in every spelling."""
-        urls = [f"https://{host}/" for host in (*INTERNAL_HOSTS, socket.gethostname())]
-        urls += [f"http://{HOST}:{server.port}/", f"https://{HOST}:6379/", "file:///etc/passwd"]
-        sent = [request("POST", "/v1/webhooks", bearer=server.admin_key, json={"url": url}) for url in urls]
-        calm = [request("POST", "/v1/webhooks", bearer=server.admin_key, json={"url": "x"})]
-        rate = PER_SECOND / 2
-        return attack_load(server, repeated(sent, per_second=rate, seconds=seconds), per_second=rate, harmless=calm)
-
-    async def judge(self, server: AttackedServer, answers: list[JobAnswers]) -> list[Bound]:  # noqa: ARG002
-        """No webhook was created."""
-        made = len((await server.send("GET", "/v1/webhooks", bearer=server.admin_key)).json()["webhooks"])
-        return [Bound(said=f"{made} webhooks were made", holds=made == 0)]
-
-
-ATTACKS = (KeysInCookies, WrongKeys, PublicPages, InwardWebhooks)
+ATTACKS = (KeysInCookies, WrongKeys)
