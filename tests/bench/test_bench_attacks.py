@@ -16,7 +16,7 @@ from tests import skip_summary
 
 from earmark.bench.attacks import result_tables, run
 from earmark.bench.attacks.health_probe import HealthProbe
-from earmark.bench.attacks.kinds.payments import card_number
+from earmark.bench.attacks.kinds.bad_payment_requests import card_number
 from earmark.bench.attacks.request_sender import (
     CLOSED,
     NO_ANSWER,
@@ -235,7 +235,7 @@ def test_the_probe_measures_a_server_that_stalls(listener: socket.socket) -> Non
 
 def test_the_bound_of_an_address_is_judged_where_there_is_one() -> None:
     """In a version without that bound it is reported."""
-    from earmark.bench.attacks.kinds.payments import address_bound
+    from earmark.bench.attacks.kinds.card_testing_and_guessed_codes import address_bound
 
     assert address_bound(40, buyers=8, cap=None, what="declines").holds is None
     assert address_bound(40, buyers=8, cap=10, what="declines").holds is False

@@ -23,12 +23,14 @@ import msgspec
 from earmark.bench.attacks.attacked_server import POOL, running_server
 from earmark.bench.attacks.health_probe import ProbeSamples
 from earmark.bench.attacks.kinds import (
+    bad_payment_requests,
     connections,
     holds,
     keys_in_cookies_and_guessed_keys,
     malformed_requests,
-    payments,
 )
+from earmark.bench.attacks.kinds.card_testing_and_guessed_codes import CardTesting, GuessedAccountCodes
+from earmark.bench.attacks.kinds.payments_while_gateway_refuses_key import DeniedGateway
 from earmark.bench.attacks.kinds.requests_for_public_pages import PublicPages
 from earmark.bench.attacks.kinds.webhooks_to_internal_addresses import InwardWebhooks
 from earmark.bench.attacks.request_sender import ConnectionJob, JobAnswers, RequestJob, counted
@@ -59,7 +61,9 @@ HONEST_CONNECTIONS = 8
 def all_attacks() -> dict[str, Attack]:
     """By name; new instances for each run, because they keep what they have sent."""
     kinds: Sequence[type[Attack]] = (
-        *(*malformed_requests.ATTACKS, *payments.ATTACKS, *holds.ATTACKS, *connections.ATTACKS),
+        *malformed_requests.ATTACKS,
+        *(CardTesting, DeniedGateway, *bad_payment_requests.ATTACKS, GuessedAccountCodes),
+        *(*holds.ATTACKS, *connections.ATTACKS),
         *(*keys_in_cookies_and_guessed_keys.ATTACKS, PublicPages, InwardWebhooks),
     )
     return {kind.name: kind() for kind in kinds}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from earmark.bench.attacks.attack import Attack, attack_load
 from earmark.bench.attacks.attacked_server import DATABASE, POOL
-from earmark.bench.attacks.kinds.payments import forwarded, pay
+from earmark.bench.attacks.kinds.send_and_count_payments import forwarded, pay
 from earmark.bench.attacks.results import Bound
 from earmark.bench.http_bytes import request
 from earmark.clock import MovableClock
