@@ -31,6 +31,7 @@ from earmark.bench.attacks.kinds import (
 )
 from earmark.bench.attacks.kinds.card_testing_and_guessed_codes import CardTesting, GuessedAccountCodes
 from earmark.bench.attacks.kinds.payments_while_gateway_refuses_key import DeniedGateway
+from earmark.bench.attacks.kinds.refused_idempotency_keys import RefusedKeys
 from earmark.bench.attacks.kinds.requests_for_public_pages import PublicPages
 from earmark.bench.attacks.kinds.webhooks_to_internal_addresses import InwardWebhooks
 from earmark.bench.attacks.request_sender import ConnectionJob, JobAnswers, RequestJob, counted
@@ -61,7 +62,7 @@ HONEST_CONNECTIONS = 8
 def all_attacks() -> dict[str, Attack]:
     """By name; new instances for each run, because they keep what they have sent."""
     kinds: Sequence[type[Attack]] = (
-        *malformed_requests.ATTACKS,
+        *(*malformed_requests.ATTACKS, RefusedKeys),
         *(CardTesting, DeniedGateway, *bad_payment_requests.ATTACKS, GuessedAccountCodes),
         *(*holds.ATTACKS, *connections.ATTACKS),
         *(*keys_in_cookies_and_guessed_keys.ATTACKS, PublicPages, InwardWebhooks),
