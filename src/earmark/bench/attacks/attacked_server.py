@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import msgspec
 
-from earmark.bench.server_processes import EARMARK, HOST, START_SECONDS_MAX, free_ports, stop, wait_until_ready
+from earmark.bench.free_ports import free_ports
+from earmark.bench.server_command_host_and_key import EARMARK, HOST
+from earmark.bench.wait_for_and_stop_servers import START_SECONDS_MAX, stop, wait_until_ready
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres, start_valkey

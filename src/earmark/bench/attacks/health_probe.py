@@ -19,7 +19,7 @@ import msgspec
 
 from earmark.bench.child_process_protocol import READY, write_line
 from earmark.bench.http_bytes import is_complete, request
-from earmark.bench.server_processes import HOST
+from earmark.bench.server_command_host_and_key import HOST
 
 EVERY_SECONDS = 0.005
 ANSWER_SECONDS_MAX = 10.0

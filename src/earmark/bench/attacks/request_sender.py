@@ -21,7 +21,7 @@ import msgspec
 
 from earmark.bench.child_process_protocol import answer_jobs
 from earmark.bench.http_bytes import describe_answer, is_complete
-from earmark.bench.server_processes import HOST
+from earmark.bench.server_command_host_and_key import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

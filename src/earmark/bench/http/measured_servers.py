@@ -8,8 +8,10 @@ import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from earmark.bench.free_ports import free_ports
 from earmark.bench.http import fastapi_app
-from earmark.bench.server_processes import EARMARK, HOST, TOKEN, free_ports, stop, wait_until_ready
+from earmark.bench.server_command_host_and_key import EARMARK, HOST, TOKEN
+from earmark.bench.wait_for_and_stop_servers import stop, wait_until_ready
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -19,7 +19,7 @@ from earmark.bench.http.load_generator import HttpAnswers, HttpJob
 from earmark.bench.http.measured_servers import EMPTY, OURS, PEER
 from earmark.bench.http.results import HttpFigures, HttpMeasurement, HttpPlan, HttpResult, ServerLimits
 from earmark.bench.report.machine import installed_versions, usable_cores
-from earmark.bench.server_processes import TOKEN
+from earmark.bench.server_command_host_and_key import TOKEN
 from earmark.errors import EarmarkError, SetupError
 
 if TYPE_CHECKING:

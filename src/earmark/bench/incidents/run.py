@@ -25,7 +25,7 @@ from earmark.bench.incidents.clients import ClientAnswer, ClientsJob
 from earmark.bench.incidents.faults import INCIDENTS, survivor
 from earmark.bench.incidents.results_and_required_floors import IncidentReport, IncidentResult
 from earmark.bench.named_sql import named_sql
-from earmark.bench.server_processes import TOKEN
+from earmark.bench.server_command_host_and_key import TOKEN
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable
 from earmark.version import __version__

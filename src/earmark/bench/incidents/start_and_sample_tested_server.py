@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 import asyncpg
 import httpx2
 
+from earmark.bench.free_ports import free_port
 from earmark.bench.incidents.analysis import SystemSample
 from earmark.bench.process_stats import PROC, process_tree
-from earmark.bench.server_processes import EARMARK, HOST, START_SECONDS_MAX, TOKEN, free_port, stop, wait_until_ready
+from earmark.bench.server_command_host_and_key import EARMARK, HOST, TOKEN
+from earmark.bench.wait_for_and_stop_servers import START_SECONDS_MAX, stop, wait_until_ready
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres
 from earmark.testservers.postgres_standby import make_synchronous, start_standby

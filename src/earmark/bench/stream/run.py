@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.bench.child_process_protocol import line_process
+from earmark.bench.free_ports import free_port
 from earmark.bench.process_stats import cpu_seconds, resident_bytes
 from earmark.bench.report.machine import describe_machine
-from earmark.bench.server_processes import EARMARK, HOST, free_port, stop, wait_until_ready
+from earmark.bench.server_command_host_and_key import EARMARK, HOST
 from earmark.bench.stream.stream_readers import ReaderFigures
+from earmark.bench.wait_for_and_stop_servers import stop, wait_until_ready
 from earmark.errors import SetupError
 from earmark.testservers import ServerUnavailable, start_postgres
 from earmark.wiring import open_and_maintain_databases

@@ -19,7 +19,7 @@ import msgspec
 
 from earmark.bench.child_process_protocol import READY, write_line
 from earmark.bench.report.quantiles_and_ratios import quantile
-from earmark.bench.server_processes import HOST
+from earmark.bench.server_command_host_and_key import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from earmark.bench.attacks.attacked_server import FILES, IDLE_SECONDS
 from earmark.bench.attacks.request_sender import ConnectionJob
 from earmark.bench.attacks.results import Bound
 from earmark.bench.http_bytes import JSON, describe_answer, request
-from earmark.bench.server_processes import HOST
+from earmark.bench.server_command_host_and_key import HOST
 from earmark.config import Settings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from earmark.bench.attacks.attack import Attack, attack_load, repeated
 from earmark.bench.attacks.results import Bound
 from earmark.bench.http_bytes import request
-from earmark.bench.server_processes import HOST
+from earmark.bench.server_command_host_and_key import HOST
 
 if TYPE_CHECKING:
     from earmark.bench.attacks.attack import AttackLoad

@@ -19,10 +19,12 @@ import msgspec
 
 from earmark.bench.booking.measure.server_memory_load_generator import EventCalendar, HoldTurn
 from earmark.bench.child_process_protocol import line_process
+from earmark.bench.free_ports import free_port
 from earmark.bench.http.load_generator import CREATED, HttpAnswers
 from earmark.bench.named_sql import named_sql
 from earmark.bench.process_stats import PROC, process_tree, resident_bytes
-from earmark.bench.server_processes import EARMARK, HOST, TOKEN, free_port, stop, wait_until_ready
+from earmark.bench.server_command_host_and_key import EARMARK, HOST, TOKEN
+from earmark.bench.wait_for_and_stop_servers import stop, wait_until_ready
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:

@@ -1,38 +1,19 @@
-"""Servers as child processes: free ports, waiting until a server is ready, and stopping it."""
+"""Waits until a server that a bench has started is ready, and stops it at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import sys
 from typing import TYPE_CHECKING
 
+from earmark.bench.server_command_host_and_key import HOST
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HOST = "127.0.0.1"
-EARMARK = (sys.executable, "-c", "from earmark.cli import main; main()")
-"""The command line of this very installation."""
-TOKEN = "ek_test_only-for-this-measurement"  # noqa: S105 (of a server that runs for minutes, on loopback)
 START_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.05
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ports on loopback on which no process listens."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
-def free_port() -> int:
-    """A port on loopback on which no process listens."""
-    return free_ports(1)[0]
 
 
 async def wait_until_ready(
