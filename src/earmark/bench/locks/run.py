@@ -20,11 +20,12 @@ from urllib.parse import urlsplit
 import msgspec
 import redis
 
-from earmark.bench.contender_order_and_failure_cause import broke_off, rotated
+from earmark.bench.describe_failed_run import broke_off
 from earmark.bench.locks import compute_medians_and_fairness, lock_libraries, measure_rates_and_waits
 from earmark.bench.locks.compute_medians_and_fairness import HANDOVER, LONE, SINGLE, SYNC, THREE, LockFigures
 from earmark.bench.redis_version import redis_product
 from earmark.bench.report.machine import usable_cores
+from earmark.bench.rotate_contender_order import rotated
 from earmark.errors import EarmarkError, SetupError
 
 if TYPE_CHECKING:

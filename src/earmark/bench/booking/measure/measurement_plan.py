@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.bench.contender_order_and_failure_cause import rotated
+from earmark.bench.rotate_contender_order import rotated
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ from earmark.bench.booking.measure.measurement_plan import (
 from earmark.bench.booking.measure.results import MeasurementResult, curve, p50_p99, sample
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.bench.booking.strategy_protocol import StrategySettings
-from earmark.bench.contender_order_and_failure_cause import broke_off
+from earmark.bench.describe_failed_run import broke_off
 from earmark.bench.process_stats import spent
 from earmark.errors import SetupError
 from earmark.server import gc_tuning

@@ -43,7 +43,7 @@ from earmark.bench.booking.measure.results import RATIOS, BookingFigures, meets
 from earmark.bench.booking.measure.server_memory_growth import ServerMemory
 from earmark.bench.booking.measure.small_and_large_database_workload import GrowthWorkload
 from earmark.bench.booking.strategies import STRATEGIES
-from earmark.bench.contender_order_and_failure_cause import broke_off
+from earmark.bench.describe_failed_run import broke_off
 from earmark.bench.report.machine import installed_versions, usable_cores
 from earmark.errors import EarmarkError, SetupError
 from earmark.server import gc_tuning
