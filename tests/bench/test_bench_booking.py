@@ -29,13 +29,13 @@ from earmark.bench.booking.measure import (
     one_measurement,
     pgbench,
     redis_maximum_throughput,
-    results,
     run,
     small_and_large_database_workload,
     sqlite_workload,
 )
 from earmark.bench.booking.measure.measurement_plan import WORKLOADS, BookingPlan, Measurement, Sizes
-from earmark.bench.booking.measure.results import RATIOS, BookingFigures, MeasurementResult
+from earmark.bench.booking.measure.ratios_and_required_floors import RATIOS, meets
+from earmark.bench.booking.measure.results import BookingFigures, MeasurementResult
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings, Want
 from earmark.bench.prepare_and_count_rows import BenchDatabase, CountedRows
@@ -585,10 +585,10 @@ def test_a_ratio_knows_its_better_side() -> None:
     """More is better for rates, less for waits."""
     by_name = {ratio.name: ratio for ratio in RATIOS}
     assert list(by_name) == NAMES
-    assert results.meets(by_name["uniform_vs_for_update"], 8.0)
-    assert not results.meets(by_name["uniform_vs_for_update"], 7.9)
-    assert results.meets(by_name["p99_vs_for_update"], 0.125)
-    assert not results.meets(by_name["p99_vs_for_update"], 0.13)
+    assert meets(by_name["uniform_vs_for_update"], 8.0)
+    assert not meets(by_name["uniform_vs_for_update"], 7.9)
+    assert meets(by_name["p99_vs_for_update"], 0.125)
+    assert not meets(by_name["p99_vs_for_update"], 0.13)
     assert all(ratio.floor and ratio.aim and (ratio.aim < ratio.floor) == ratio.less for ratio in RATIOS)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from earmark.bench.booking.measure import ratio_and_latency_charts as own_charts
 from earmark.bench.booking.measure.measurement_plan import FLASH, HOT, LONE, OUTAGE, PGBENCH, SKU, UNIFORM, WORKLOADS
-from earmark.bench.booking.measure.results import BESIDE, RATIOS, meets, times
+from earmark.bench.booking.measure.ratios_and_required_floors import BESIDE, RATIOS, meets, times
 from earmark.bench.booking.measure.show_progress_and_results import zeros
 from earmark.bench.report import charts
 from earmark.bench.report.html_page_layout import flaw_lines, html_page, in_order, section, tile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.bench.booking.measure.measurement_plan import ALL_OURS, LONE, PGBENCH, WORKLOADS
-from earmark.bench.booking.measure.results import BESIDE, RATIOS, times
+from earmark.bench.booking.measure.ratios_and_required_floors import BESIDE, RATIOS, times
 from earmark.bench.booking.measure.show_progress_and_results import FIGURES, zeros
 from earmark.bench.booking.strategies import STRATEGIES
 from earmark.bench.report.tables import figure, markdown_table
@@ -13,7 +13,8 @@ from earmark.bench.report.tables import figure, markdown_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.bench.booking.measure.results import BookingFigures, Ratio
+    from earmark.bench.booking.measure.ratios_and_required_floors import Ratio
+    from earmark.bench.booking.measure.results import BookingFigures
     from earmark.bench.booking.measure.run import BookingResult
 
 TITLES = {PGBENCH: "`pgbench` with the tuned statement"}

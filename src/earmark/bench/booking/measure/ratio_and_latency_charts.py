@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from earmark.bench.booking.measure.results import meets, times
+from earmark.bench.booking.measure.ratios_and_required_floors import meets, times
 from earmark.bench.report.charts import LEFT, WIDTH, axis, log_share, log_ticks, round_ticks, short, svg, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from earmark.bench.booking.measure.results import Ratio
+    from earmark.bench.booking.measure.ratios_and_required_floors import Ratio
 
 LADDER_LEFT = 230
 LADDER_ROW = 42

@@ -38,8 +38,9 @@ from earmark.bench.booking.measure.measurement_plan import (
     schedule,
 )
 from earmark.bench.booking.measure.pgbench import Pgbench
+from earmark.bench.booking.measure.ratios_and_required_floors import RATIOS, meets
 from earmark.bench.booking.measure.redis_maximum_throughput import RedisLimit
-from earmark.bench.booking.measure.results import RATIOS, BookingFigures, meets
+from earmark.bench.booking.measure.results import BookingFigures
 from earmark.bench.booking.measure.server_memory_growth import ServerMemory
 from earmark.bench.booking.measure.small_and_large_database_workload import GrowthWorkload
 from earmark.bench.booking.strategies import STRATEGIES

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from earmark.bench.booking.measure.measurement_plan import ALL_OURS, LONE, MEMORY, WORKLOADS
-from earmark.bench.booking.measure.results import BESIDE, RATIOS, meets, times
+from earmark.bench.booking.measure.ratios_and_required_floors import BESIDE, RATIOS, meets, times
 from earmark.bench.report.progress import ProgressDisplay, progress_bar
 from earmark.bench.report.tables import UNKNOWN, figure, list_versions, plural, terminal_table
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from earmark.bench.booking.measure.measurement_plan import BookingPlan, Measurement
-    from earmark.bench.booking.measure.results import BookingFigures, Ratio
+    from earmark.bench.booking.measure.ratios_and_required_floors import Ratio
+    from earmark.bench.booking.measure.results import BookingFigures
     from earmark.bench.booking.measure.run import BookingResult
 
 FIGURES = {"sold_per_second": "seats/s", "p50_ms": "hold p50 ms", "p99_ms": "p99 ms", "database_us": "database µs"}
