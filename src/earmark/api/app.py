@@ -15,10 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark.api import problem_response
+from earmark.api.endpoint import Endpoint
+from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
-from earmark.api.request_pipeline import Endpoint, EndpointApp
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import (
     bookings,

@@ -10,10 +10,10 @@ import msgspec
 
 from earmark.api import problem_response
 from earmark.api.auth.keys_and_tokens import Scope
+from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.read_forwarded_headers import address_at
 from earmark.api.problem_response import CallbackForged, NotFound
 from earmark.api.request_context_for_handlers import KEY_HEADER, RequestContext
-from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.api.routes.bookings import booking_id, find
 from earmark.engine.ports.gateway import CallbackRefused, GatewaySilent

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.request_pipeline import Endpoint
+from earmark.api.endpoint import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.payments import write_payment
 from earmark.domain.booking_state_machine import State
