@@ -99,7 +99,7 @@ def _open_connections(redis_url: str) -> tuple[Any, Callable[[], Awaitable[None]
     None for a cluster or several servers: those would need a connection to each.
     """
     from earmark.locks import backend_from_url as addresses
-    from earmark.locks.redis.single_server_connections import close_pool, one_pool, sentinel_pool
+    from earmark.locks.redis.connection_pools import close_pool, one_pool, sentinel_pool
 
     [url, *more] = addresses.addresses_of(redis_url)
     scheme = urlsplit(url).scheme
