@@ -106,7 +106,7 @@ def test_an_unreachable_service_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the address; and a service and a database at once are refused."""
-    monkeypatch.setattr("earmark.client.http_messages.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("earmark.client.retry_schedule.PAUSE_SECONDS", 0.0)
     url = f"http://127.0.0.1:{free_port()}"
     for arguments, says in (
         (["show", "b", "--url", url], f"{url} gave no answer"),

@@ -18,9 +18,9 @@ from earmark import config
 from earmark.cli import main
 from earmark.cli.commands.doctor import examine
 from earmark.cli.doctor import redis as of_redis
-from earmark.cli.doctor import secrets, trusted_proxy_setting, workers_and_backlog
+from earmark.cli.doctor import secrets, trusted_proxy_setting, unfinished_payments
+from earmark.cli.doctor.counts_and_invariants import COUNTS
 from earmark.cli.doctor.findings import Finding, Level
-from earmark.cli.doctor.workers_and_backlog import COUNTS
 from earmark.clock import MovableClock, SystemClock
 from earmark.config import Settings
 from earmark.domain.id_types import BookingId
@@ -384,7 +384,7 @@ async def test_a_payment_that_is_open_too_long_is_reported(file_url: str, monkey
     await driver.pay(Pay(**about, gateway="gone", method="pm_card_visa"), within=60)
     await engine.close()
     assert levels((await findings(file_url))["money"]) == ["ok"]
-    monkeypatch.setattr(workers_and_backlog, "OPEN_PAYMENT_SECONDS", 0.0)
+    monkeypatch.setattr(unfinished_payments, "OPEN_PAYMENT_SECONDS", 0.0)
     (found,) = (await findings(file_url))["money"]
     assert found.level is Level.NOTE
     assert found.said.startswith("The oldest open test payment or refund is open for")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from earmark.client import AsyncClient, http_messages
+from earmark.client import AsyncClient, retry_schedule
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,6 +79,6 @@ def script() -> Script:
 @pytest.fixture
 async def earmark(script: Script, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncClient]:
     """A client of the scripted transport, without pauses between attempts."""
-    monkeypatch.setattr(http_messages, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(retry_schedule, "PAUSE_SECONDS", 0.0)
     async with AsyncClient("http://shop", key="ek_test_x", transport=httpx2.MockTransport(script)) as client:
         yield client

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from earmark.client import AsyncClient, Client, http_messages
+from earmark.client import AsyncClient, Client, http_messages, retry_schedule
 from earmark.errors import (
     IdempotencyInProgress,
     Overloaded,
@@ -74,13 +74,13 @@ async def test_a_refusal_is_not_retried(earmark: AsyncClient, script: Script) ->
 
 async def test_retries_have_an_end(earmark: AsyncClient, script: Script) -> None:
     """The caller gets the last attempt's error; or, where there was no answer, the key to retry with."""
-    script.says(*[problem(503, "overloaded") for _ in range(http_messages.RETRIES + 1)])
+    script.says(*[problem(503, "overloaded") for _ in range(retry_schedule.RETRIES + 1)])
     with pytest.raises(Overloaded):
         await earmark.hold("play", buyer="alice", seats=["A1"])
-    script.says(*[problem(409, "idempotency_in_progress") for _ in range(http_messages.RETRIES + 1)])
+    script.says(*[problem(409, "idempotency_in_progress") for _ in range(retry_schedule.RETRIES + 1)])
     with pytest.raises(IdempotencyInProgress):
         await earmark.release("b")
-    script.says(*[LOST for _ in range(http_messages.RETRIES + 1)])
+    script.says(*[LOST for _ in range(retry_schedule.RETRIES + 1)])
     with pytest.raises(Unreachable) as silent:
         await earmark.extend("b", seconds=60)
     assert silent.value.key == script.keys[-1]
@@ -98,14 +98,14 @@ def test_without_a_key_nothing_that_changes_is_sent_twice() -> None:
     """The guard itself: a request that has none is given up after its first loss."""
     bare = http_messages.ApiRequest(method="POST", path="/v1/bookings", content=b"{}")
     with pytest.raises(Unreachable):
-        http_messages.RetrySchedule(bare, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST)
+        retry_schedule.RetrySchedule(bare, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST)
     keyed = http_messages.post("bookings", body={}, key=None)
-    assert http_messages.RetrySchedule(keyed, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST) >= 0
+    assert retry_schedule.RetrySchedule(keyed, url="http://shop", retries=5, deadline_seconds=30).after_loss(LOST) >= 0
 
 
-def patience(*, now: list[float], retries: int = 99, deadline_seconds: float = 30.0) -> http_messages.RetrySchedule:
+def patience(*, now: list[float], retries: int = 99, deadline_seconds: float = 30.0) -> retry_schedule.RetrySchedule:
     """With a clock to push, and chance at its worst."""
-    return http_messages.RetrySchedule(
+    return retry_schedule.RetrySchedule(
         http_messages.post("bookings", body={}, key="k"),
         url="http://shop",
         retries=retries,
@@ -120,7 +120,7 @@ def test_pauses_double_up_to_a_bound() -> None:
     calm = patience(now=[0.0])
     pauses = [calm.after_loss(LOST) for _ in range(8)]
     assert pauses[:3] == [0.1, 0.2, 0.4]
-    assert pauses[-1] == http_messages.PAUSE_SECONDS_MAX
+    assert pauses[-1] == retry_schedule.PAUSE_SECONDS_MAX
 
 
 def test_the_server_says_how_long_to_wait() -> None:

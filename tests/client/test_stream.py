@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from earmark import Delta, Map
-from earmark.client import http_messages
+from earmark.client import retry_schedule
 from earmark.client.stream_position_and_reconnect import StreamPosition
 from earmark.errors import EventUnknown, Unreachable
 
@@ -84,9 +84,9 @@ async def test_a_followers_refusal_is_raised(earmark: AsyncClient, script: Scrip
 
 async def test_a_follower_gives_up_after_a_while(earmark: AsyncClient, script: Script) -> None:
     """Only when nothing is received in between: a connection that breaks once an hour is followed for ever."""
-    for number in range(http_messages.RETRIES + 3):
+    for number in range(retry_schedule.RETRIES + 3):
         script.says(streamed((number, HELD)))
-    script.says(*[httpx2.ConnectError("gone") for _ in range(http_messages.RETRIES)])
+    script.says(*[httpx2.ConnectError("gone") for _ in range(retry_schedule.RETRIES)])
     with pytest.raises(Unreachable):
         await follow(earmark, 99)
     assert not script.answers

@@ -12,10 +12,10 @@ from tests.locks.hazard_support import KEY, until, until_true
 from tests.locks.topologies import start_private
 
 from earmark.locks import Locks, LocksUnavailable
+from earmark.locks.redis.connection_pools import connection_options, one_pool
 from earmark.locks.redis.encode_and_decode_script_calls import LeaseScript, RedisKeys
 from earmark.locks.redis.handover_subscription import HandoverWaiters
 from earmark.locks.redis.script_connection import ServerConnection
-from earmark.locks.redis.single_server_connections import connection_options, one_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from earmark.seatmap import stream_hub as streams
 from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.store.sqlite.memory import MemoryStore
 from earmark.testservers import ServerUnavailable, start_valkey
-from earmark.wiring.redis_locks_and_admission import Notifications
+from earmark.wiring.redis_entry_notifications import Notifications
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

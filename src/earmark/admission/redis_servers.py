@@ -15,9 +15,9 @@ from earmark.locks.circuit_breaker import Breaker, BreakerChange, BreakerState
 from earmark.locks.errors import LocksUnavailable
 from earmark.locks.redis.call_batching import CallBatcher
 from earmark.locks.redis.cluster import ClusterConnection, open_cluster
+from earmark.locks.redis.connection_pools import close_pool, one_pool, sentinel_pool
 from earmark.locks.redis.encode_and_decode_script_calls import milliseconds
 from earmark.locks.redis.script_connection import ServerConnection
-from earmark.locks.redis.single_server_connections import close_pool, one_pool, sentinel_pool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

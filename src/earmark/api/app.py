@@ -15,10 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark.api import problem_response
+from earmark.api.endpoint import Endpoint
+from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
-from earmark.api.request_pipeline import Endpoint, EndpointApp
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import (
     bookings,
@@ -27,7 +28,8 @@ from earmark.api.routes import (
     issue_guest_token,
     list_and_break_locks,
     ops_console_data,
-    payments,
+    pay_refund_and_list_payments,
+    receive_gateway_callbacks,
     result_by_idempotency_key,
     seat_map_stream,
     webhooks_and_deliveries,
@@ -110,7 +112,8 @@ ENDPOINTS = (
     *seat_map_stream.ENDPOINTS,
     *bookings.ENDPOINTS,
     *result_by_idempotency_key.ENDPOINTS,
-    *payments.ENDPOINTS,
+    *pay_refund_and_list_payments.ENDPOINTS,
+    *receive_gateway_callbacks.ENDPOINTS,
     *webhooks_and_deliveries.ENDPOINTS,
     *issue_guest_token.ENDPOINTS,
     *issue_buyer_token.ENDPOINTS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.client import http_messages
+from earmark.client import http_messages, retry_schedule
 from earmark.schemas import errors_to_json_and_back
 from earmark.schemas.responses import Delta, Map
 
@@ -45,7 +45,7 @@ class StreamPosition:
         self._last: str | None = None
         self._end: EndEvent | None = None
         self._clock = clock
-        self._retry: http_messages.RetrySchedule | None = None
+        self._retry: retry_schedule.RetrySchedule | None = None
         """Counted from the first loss after an event was received."""
 
     @property
@@ -93,9 +93,9 @@ class StreamPosition:
             raise http_messages.error_of(status, body)
         return pause
 
-    def _schedule(self) -> http_messages.RetrySchedule:
+    def _schedule(self) -> retry_schedule.RetrySchedule:
         if self._retry is None:
-            self._retry = http_messages.RetrySchedule(
+            self._retry = retry_schedule.RetrySchedule(
                 self._request,
                 url=self._url,
                 retries=self._retries,

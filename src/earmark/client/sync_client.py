@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 import httpx2
 
-from earmark.client import http_messages
+from earmark.client import http_messages, retry_schedule
 from earmark.client.stream_position_and_reconnect import EVENT_BYTES_MAX, SILENCE_SECONDS_MAX, StreamPosition
 from earmark.schemas import responses, verb_arguments_to_request_body
 
@@ -36,9 +36,9 @@ class Client:
         url: str,
         *,
         key: str | None = None,
-        timeout: float = http_messages.TIMEOUT_SECONDS,
-        retries: int = http_messages.RETRIES,
-        deadline: float = http_messages.DEADLINE_SECONDS,
+        timeout: float = retry_schedule.TIMEOUT_SECONDS,
+        retries: int = retry_schedule.RETRIES,
+        deadline: float = retry_schedule.DEADLINE_SECONDS,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self.url = http_messages.address(url)
@@ -266,7 +266,7 @@ class Client:
         return self._send(http_messages.post("tokens", body=body, key=None), responses.Token)
 
     def _send(self, request: http_messages.ApiRequest, kind: type[T]) -> T:
-        retry = http_messages.RetrySchedule(
+        retry = retry_schedule.RetrySchedule(
             request, url=self.url, retries=self._retries, deadline_seconds=self._deadline
         )
         while True:

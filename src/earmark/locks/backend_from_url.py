@@ -122,12 +122,12 @@ def _plain(urls: list[str], settings: BackendSettings) -> BackendFactory:
 
 
 def _redis(url: str, settings: BackendSettings) -> BackendFactory:
-    from earmark.locks.redis import leases, single_server_connections, sync_leases
+    from earmark.locks.redis import leases, single_or_sentinel_server, sync_leases
 
     breaker = new_breaker()
 
     def connect() -> Backend:
-        one = single_server_connections.one_server(url, prefix=settings.prefix, timeout=settings.timeout)
+        one = single_or_sentinel_server.one_server(url, prefix=settings.prefix, timeout=settings.timeout)
         return leases.RedisLeases(one, breaker=breaker, queue_max=settings.queue_max)
 
     def connect_direct() -> DirectBackend:
@@ -142,7 +142,7 @@ def _redis(url: str, settings: BackendSettings) -> BackendFactory:
 
 
 def _sentinel(url: str, settings: BackendSettings) -> BackendFactory:
-    from earmark.locks.redis import leases, single_server_connections, sync_leases
+    from earmark.locks.redis import leases, single_or_sentinel_server, sync_leases
 
     breaker = new_breaker()
     watchers, service, options = hosts_of(url)
@@ -150,7 +150,7 @@ def _sentinel(url: str, settings: BackendSettings) -> BackendFactory:
         raise SetupError(problem="A sentinel URL ends with the service it watches: sentinel://host:26379/mymaster")
 
     def connect() -> Backend:
-        primary = single_server_connections.by_sentinel(
+        primary = single_or_sentinel_server.by_sentinel(
             watchers, service, prefix=settings.prefix, timeout=settings.timeout, options=options
         )
         return leases.RedisLeases(primary, breaker=breaker, queue_max=settings.queue_max)

@@ -24,7 +24,8 @@ from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.uuids import Uuid7Ids
 from earmark.wiring.gateways import capture_for, open_gateways, open_sandbox, sandbox_url
 from earmark.wiring.open_and_maintain_databases import open_store
-from earmark.wiring.redis_locks_and_admission import Notifications, lock_addresses, open_admission, open_locks
+from earmark.wiring.redis_entry_notifications import Notifications
+from earmark.wiring.redis_locks_and_admission import lock_addresses, open_admission, open_locks
 from earmark.wiring.workers import dispatcher_for, heartbeat_for, workers_for
 from earmark.workers import loop
 from earmark.workers.unfinished_payment_reconciler import Reconciler

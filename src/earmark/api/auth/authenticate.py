@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope as AsgiScope
 
+    from earmark.api.endpoint import Endpoint
     from earmark.api.open_services_for_handlers import Services
-    from earmark.api.request_pipeline import Endpoint
 
 
 async def authenticate(

@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 
 from earmark.api.auth.keys_and_tokens import Scope
+from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.problem_response import Forbidden
-from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.domain.id_types import BookingId, Buyer
 from earmark.engine.commands_and_results import Extend, Release

@@ -7,10 +7,10 @@ from http import HTTPStatus
 
 from earmark.api.auth.keys_and_tokens import GUEST_ISSUER, GUEST_SECONDS, new_guest
 from earmark.api.auth.read_and_set_guest_cookie import set_cookie
+from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.read_forwarded_headers import address_at
 from earmark.api.problem_response import NotFound
 from earmark.api.request_context_for_handlers import KEY_HEADER, RequestContext
-from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.schemas import responses
 from earmark.schemas.to_command import check_key

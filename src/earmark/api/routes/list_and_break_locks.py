@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from earmark.api.auth.keys_and_tokens import Scope
+from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_limit
 from earmark.api.problem_response import LockUnknown
-from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.errors import InvalidRequest, StoreUnavailable
 from earmark.locks.errors import LocksUnavailable

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.request_pipeline import Endpoint
+from earmark.api.endpoint import Endpoint
 from earmark.api.response import ApiResponse, json_response
-from earmark.api.routes.payments import write_payment
+from earmark.api.routes.pay_refund_and_list_payments import write_payment
 from earmark.domain.booking_state_machine import State
 from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.engine.commands_and_results import KeyedRequest, Pay, PayResult

@@ -10,8 +10,8 @@ from uuid import UUID
 import msgspec
 
 from earmark.api.auth.keys_and_tokens import Scope
+from earmark.api.endpoint import Endpoint
 from earmark.api.pagination import read_page
-from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.webhook_subscription_idempotency import deed_of, once
 from earmark.domain.id_types import DeliveryId, EventId, WebhookId

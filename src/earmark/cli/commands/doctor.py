@@ -14,11 +14,13 @@ from rich.console import Console
 from earmark import config
 from earmark.cli.commands import settings as show
 from earmark.cli.commands.migrate_and_verify import Database
+from earmark.cli.doctor import counts_and_invariants as of_counts
 from earmark.cli.doctor import database as of_database
 from earmark.cli.doctor import postgres_failover as of_failover
 from earmark.cli.doctor import redis as of_redis
 from earmark.cli.doctor import secrets as of_secrets
 from earmark.cli.doctor import trusted_proxy_setting as of_proxies
+from earmark.cli.doctor import unfinished_payments as of_payments
 from earmark.cli.doctor import workers_and_backlog as of_work
 from earmark.cli.doctor.findings import Finding, Level, problem
 from earmark.clock import SystemClock
@@ -145,6 +147,10 @@ async def _within(settings: config.Settings, vitals: DatabaseFacts, *, fix: bool
         for finding in of_proxies.findings(settings):
             yield finding
         async for finding in of_work.findings(store, settings, fix=fix):
+            yield finding
+        async for finding in of_counts.counts(store, fix=fix):
+            yield finding
+        async for finding in of_payments.money(store):
             yield finding
     except Outage as silence:
         yield problem(

@@ -15,11 +15,11 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from earmark import config
-from earmark.cli.commands.booking_verbs import Service, service_url
 from earmark.cli.commands.migrate_and_verify import Database
 from earmark.cli.explain import booking as booking_text
 from earmark.cli.explain import over_http
 from earmark.cli.explain import seat as seat_text
+from earmark.cli.run_on_service_or_database import Service, service_url
 from earmark.domain.bookable_event import Event
 from earmark.domain.booking import Booking
 from earmark.domain.id_types import BookingId, EventId, SeatId

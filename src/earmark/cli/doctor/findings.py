@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 class Level(StrEnum):
@@ -48,3 +52,9 @@ def problem(check: str, said: str, advice: str, *, fixable: bool = False) -> Fin
 def fixed(check: str, said: str) -> Finding:
     """A problem that this run has corrected."""
     return Finding(check=check, level=Level.FIXED, said=said)
+
+
+def age(since: datetime | None, now: datetime) -> str:
+    """How long ago that was, as a finding says it."""
+    assert since is not None
+    return f"{(now - since).total_seconds():.0f} s"

@@ -21,9 +21,10 @@ from redis.exceptions import NoScriptError, RedisError
 
 from earmark.locks.errors import KeysApart, LocksUnavailable
 from earmark.locks.glob_to_regex import compiled
+from earmark.locks.redis.connection_pools import connection_options, outages
 from earmark.locks.redis.encode_and_decode_script_calls import LeaseScript, LuaScript, RedisKeys, ScriptCall
 from earmark.locks.redis.handover_subscription import HandoverSubscription, HandoverWaiters
-from earmark.locks.redis.single_server_connections import SCAN_COUNT, connection_options, outages, read_holding
+from earmark.locks.redis.single_or_sentinel_server import SCAN_COUNT, read_holding
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

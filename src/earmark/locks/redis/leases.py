@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from earmark.locks.circuit_breaker import Breaker
     from earmark.locks.redis.handover_subscription import Handover
-    from earmark.locks.redis.single_server_connections import LeaseServers
+    from earmark.locks.redis.lease_servers_protocol import LeaseServers
 
 # A waiter calls Redis again this often even without a message, in case a message was lost.
 ASK_AGAIN_SECONDS_MAX = 5.0

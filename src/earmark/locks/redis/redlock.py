@@ -18,7 +18,7 @@ from earmark.locks.backend_protocol import Claim, Grant, Group, Holding
 from earmark.locks.errors import LockBusy, LocksUnavailable
 from earmark.locks.redis.call_batching import CallBatcher
 from earmark.locks.redis.encode_and_decode_script_calls import RedisKeys, ScriptCall, milliseconds, owner_of, owner_seen
-from earmark.locks.redis.single_server_connections import SingleServer, one_server
+from earmark.locks.redis.single_or_sentinel_server import SingleServer, one_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Payments: pay, refund, list, and the callbacks of gateways."""
+"""The endpoints that pay for a hold, refund a sale, and list the payments of a booking."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ import msgspec
 
 from earmark.api import problem_response
 from earmark.api.auth.keys_and_tokens import Scope
+from earmark.api.endpoint import Endpoint
 from earmark.api.middleware.read_forwarded_headers import address_at
-from earmark.api.problem_response import CallbackForged, NotFound
 from earmark.api.request_context_for_handlers import KEY_HEADER, RequestContext
-from earmark.api.request_pipeline import Endpoint
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.api.routes.bookings import booking_id, find
-from earmark.engine.ports.gateway import CallbackRefused, GatewaySilent
 from earmark.errors import InvalidRequest
-from earmark.observability import logs
-from earmark.payments.drive_payment_to_its_end import CallbackMismatch
 from earmark.schemas import requests, responses, to_command, to_response
 
 if TYPE_CHECKING:
@@ -28,8 +24,6 @@ if TYPE_CHECKING:
     from earmark.engine.commands_and_results import PayResult
     from earmark.engine.ports.encode_result_as_stored_response import ResponseWriter
     from earmark.schemas.to_command import Common
-
-log = logs.get()
 
 
 async def pay(context: RequestContext, body: requests.PayBody) -> ApiResponse:
@@ -56,27 +50,6 @@ async def list_(context: RequestContext) -> ApiResponse:
     notes = context.principal.actor.buyer is None
     shown = tuple(to_response.listed_payment_value(one, refunds, notes=notes) for one, refunds in payments)
     return json_response(responses.Payments(payments=shown))
-
-
-async def callback(context: RequestContext) -> ApiResponse:
-    """A gateway's callback: its signature is checked over the raw bytes, and then the gateway is queried."""
-    name = context.path["gateway"]
-    gateway = context.services.payments.gateways.get(name)
-    if gateway is None:
-        raise NotFound
-    try:
-        called = gateway.read_callback(context.request.headers, context.raw)
-        ours = await context.services.payments.driver.receive_callback(name, called)
-    except (CallbackRefused, CallbackMismatch) as refused:
-        log.warning("callback", outcome="refused", gateway=name, because=str(refused))
-        raise CallbackForged from refused
-    except (GatewaySilent, TimeoutError) as silence:
-        log.warning("callback", outcome="not yet", gateway=name, because=str(silence))
-        raise NotFound from silence
-    if not ours and called.payment_id is not None:
-        # The callback may arrive before its payment is committed: the gateway repeats it, a bounded number of times.
-        raise NotFound
-    return json_response(responses.CallbackAnswer(received=True))
 
 
 def write_payment(paid: PayResult, now: datetime, *, notes: bool) -> tuple[int, bytes]:
@@ -149,17 +122,5 @@ ENDPOINTS = (
         keyed=True,
         group="payments",
         example={"amount": 4500},
-    ),
-    Endpoint(
-        method="POST",
-        path="/v1/payments/{gateway}/callback",
-        name="callback",
-        summary="Receive a gateway's callback",
-        handler=callback,
-        raw=True,
-        answer=responses.CallbackAnswer,
-        scope=None,
-        refusals=("not_found", "callback_refused", "body_too_large", "unsupported_media_type"),
-        group="payments",
     ),
 )

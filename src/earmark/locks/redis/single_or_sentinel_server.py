@@ -1,87 +1,22 @@
-"""Leases on a single Redis server, or on the primary that Sentinels name: connections, subscription and inspection."""
+"""Reads the leases of one Redis server, or of the primary that Sentinels name, and subscribes to their hand-overs."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any, Protocol
-
-from redis.asyncio import Sentinel
-from redis.asyncio.connection import ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisClusterException, RedisError
+from typing import TYPE_CHECKING, Any
 
 from earmark.locks.backend_protocol import Holding
-from earmark.locks.errors import LocksUnavailable
 from earmark.locks.glob_to_regex import compiled
+from earmark.locks.redis.connection_pools import close_pool, one_pool, sentinel_pool
 from earmark.locks.redis.encode_and_decode_script_calls import LeaseScript, RedisKeys
 from earmark.locks.redis.handover_subscription import HandoverSubscription, HandoverWaiters
-from earmark.locks.redis.script_connection import BROKEN, ScriptConnection, ServerConnection
+from earmark.locks.redis.script_connection import ServerConnection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from redis.asyncio.connection import ConnectionPool
 
 SCAN_COUNT = 500
-
-
-class LeaseServers(Protocol):
-    """What `RedisLeases` needs to know of a topology."""
-
-    name: str
-    names: RedisKeys
-    handovers: HandoverWaiters
-
-    @property
-    def connection(self) -> ScriptConnection:
-        """What sends calls to them."""
-        ...
-
-    def check_together(self, keys: tuple[str, ...], names: tuple[str, ...]) -> None:
-        """Raise `KeysApart` for keys that one script cannot touch."""
-        ...
-
-    def is_subscribed(self, names: tuple[str, ...]) -> bool:
-        """Whether a hand-over of these leases would be received now."""
-        ...
-
-    async def subscribe(self, names: tuple[str, ...]) -> None:
-        """Return once a hand-over of these leases would be received."""
-        ...
-
-    def subscription_reader(self, names: tuple[str, ...]) -> object:
-        """Identifies the present subscription for these leases; a new one has another."""
-        ...
-
-    async def unsubscribe(self, names: tuple[str, ...], reader: object) -> None:
-        """End the subscription that `reader` identifies, if it still exists; the next waiter makes a new one."""
-        ...
-
-    async def holdings(self, *, match: str, limit: int) -> list[Holding]:
-        """The leases whose key matches the pattern."""
-        ...
-
-    async def find(self, key: str) -> Holding | None:
-        """The lease of this key, if there is one."""
-        ...
-
-    async def ping(self) -> None:
-        """Return if the servers answer."""
-        ...
-
-    async def close(self) -> None:
-        """End subscriptions and close all connections."""
-        ...
-
-
-def connection_options(timeout: float) -> dict[str, Any]:
-    """For redis-py: no retries and no timeouts of its own; `ServerConnection` keeps the deadline of a call."""
-    return {
-        "protocol": 2,
-        "socket_timeout": None,
-        "socket_connect_timeout": timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "driver_info": None,
-    }
 
 
 class SingleServer:
@@ -160,44 +95,12 @@ def one_server(url: str, *, prefix: str, timeout: float) -> SingleServer:
     return SingleServer(name="redis", pool=one_pool(url, timeout=timeout), prefix=prefix, timeout=timeout)
 
 
-def one_pool(url: str, *, timeout: float) -> ConnectionPool:
-    """Connections to the server at a redis://, rediss:// or unix:// address."""
-    return ConnectionPool.from_url(url, **connection_options(timeout))
-
-
 def by_sentinel(
     watchers: Sequence[tuple[str, int]], service: str, *, prefix: str, timeout: float, options: dict[str, Any]
 ) -> SingleServer:
     """The primary of a service; the Sentinels are asked for it whenever a connection is made."""
     pool, sentinel = sentinel_pool(watchers, service, timeout=timeout, options=options)
     return SingleServer(name="sentinel", pool=pool, prefix=prefix, timeout=timeout, sentinel=sentinel)
-
-
-def sentinel_pool(
-    watchers: Sequence[tuple[str, int]], service: str, *, timeout: float, options: dict[str, Any]
-) -> tuple[ConnectionPool, Sentinel]:
-    """Connections to the primary of a service, and the Sentinels that name it."""
-    # Each Sentinel may be silent; all of them together stay within the timeout of one call.
-    patience = timeout / (len(watchers) + 1)
-    ask = {"socket_timeout": patience, "socket_connect_timeout": patience, "retry": Retry(NoBackoff(), 0)}
-    sentinel = Sentinel(list(watchers), sentinel_kwargs=ask, **connection_options(timeout), **options)
-    return sentinel.master_for(service).connection_pool, sentinel
-
-
-async def close_pool(pool: ConnectionPool, sentinel: Any = None) -> None:
-    """Close the connections to a server and to the Sentinels that named it."""
-    await pool.disconnect()
-    for watcher in sentinel.sentinels if sentinel else ():
-        await watcher.aclose()
-
-
-@contextlib.contextmanager
-def outages() -> Iterator[None]:
-    """Turn what redis-py raises into `LocksUnavailable`."""
-    try:
-        yield
-    except (RedisError, RedisClusterException, *BROKEN) as error:
-        raise LocksUnavailable(because=str(error) or type(error).__name__) from error
 
 
 async def read_holding(ask: Callable[..., Awaitable[Any]], names: RedisKeys, key: str) -> Holding | None:

@@ -1,4 +1,4 @@
-"""The pipeline of one request: authenticate, read and decode the body, call the handler, write the response.
+"""Takes one request to an endpoint through its steps: authenticate, read and decode, call the handler, respond.
 
 A handler gets a `RequestContext` and a decoded body, calls one verb, and returns an `ApiResponse`. Refusals are raised
 as exceptions and become problem responses here.
@@ -6,21 +6,18 @@ as exceptions and become problem responses here.
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from starlette.requests import Request
 
 from earmark.api import refuse_unknown_parameters
 from earmark.api.auth.authenticate import authenticate
-from earmark.api.auth.keys_and_tokens import Scope
 from earmark.api.limit_rejections_per_second import RejectionThrottle
 from earmark.api.middleware.log_count_and_trace_requests import note
 from earmark.api.middleware.read_and_decode_body import BodyDecoder, read_body
 from earmark.api.problem_response import OurFault
 from earmark.api.request_context_for_handlers import RequestContext
-from earmark.api.response import JSON, ApiResponse, problem
+from earmark.api.response import ApiResponse, problem
 from earmark.errors import EarmarkError, Outage, OutcomeUnknown, Overloaded, StoreUnavailable
 from earmark.observability import logs
 
@@ -31,45 +28,12 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Send
     from starlette.types import Scope as AsgiScope
 
+    from earmark.api.endpoint import Endpoint
     from earmark.api.open_services_for_handlers import Services
-
-BODY_BYTES_MAX = 64 * 1024
 
 _rejections = RejectionThrottle()
 _OVERLOADED = problem(Overloaded())
 log = logs.get()
-
-
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One endpoint of the API: its path, what it takes and returns, and which callers may use it."""
-
-    method: str
-    path: str
-    name: str
-    summary: str
-    handler: Any
-    answer: Any
-    scope: Scope | None = Scope.BUY
-    or_scope: Scope | None = None
-    """Another scope that is accepted too."""
-    body: Any = None
-    raw: bool = False
-    """Whether the handler reads the body itself, byte for byte."""
-    status: HTTPStatus = HTTPStatus.OK
-    bytes_max: int = BODY_BYTES_MAX
-    media_type: str = JSON
-    """Of the response."""
-    also: tuple[HTTPStatus, ...] = ()
-    """Other statuses that the same response may have."""
-    refusals: tuple[str, ...] = ()
-    query: tuple[tuple[str, str], ...] = ()
-    idempotent: bool = False
-    queued: bool = False
-    """Whether its verb waits in one of the engine's queues, which have a deadline of their own."""
-    keyed: bool = False
-    """Whether an idempotency key is not only accepted but required."""
-    group: str = "bookings"
-    example: Any = None
 
 
 class EndpointApp:
