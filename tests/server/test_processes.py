@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS_MAX = 30
+FINISH_SECONDS = 1.0
+"""How long a scripted process takes to finish: far longer than the `STOP_SECONDS` that is set beside it."""
 PROGRAM = """
-import os, pathlib, sys
+import os, pathlib, signal, sys, time
 notes = pathlib.Path(sys.argv[1])
+def finish(*_):
+    time.sleep(float(sys.argv[2]))
+    (notes / f"{os.getpid()}.finished").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, finish)
 settings = sys.stdin.readline()
 if "broken" in settings:
     sys.exit(3)
@@ -54,14 +61,15 @@ class Watched:
 
 
 @asynccontextmanager
-async def running_parent(tmp_path: Path, *, workers: int = 2, name: str = "earmark") -> AsyncIterator[Watched]:
+async def running_parent(
+    tmp_path: Path, *, workers: int = 2, name: str = "earmark", drain_seconds: float = 0.0, finish_seconds: float = 0.0
+) -> AsyncIterator[Watched]:
     notes = tmp_path / "notes"
     notes.mkdir()
-    settings = Settings(processes=workers, host="127.0.0.1", port=8080, secret=name)
+    settings = Settings(processes=workers, host="127.0.0.1", port=8080, secret=name, drain_seconds=drain_seconds)
     urls: list[str] = []
-    running = processes.ServerProcesses(
-        settings, command=[sys.executable, "-c", PROGRAM, str(notes)], metrics=str(tmp_path)
-    )
+    command = [sys.executable, "-c", PROGRAM, str(notes), str(finish_seconds)]
+    running = processes.ServerProcesses(settings, command=command, metrics=str(tmp_path))
     task = asyncio.create_task(running.run(urls.append))
     try:
         yield Watched(running, notes, urls)
@@ -111,6 +119,28 @@ async def test_processes_that_never_come_up_are_reported(tmp_path: Path) -> None
         async with running_parent(tmp_path, name="broken") as watched:
             await watched.until(watched.parent.stop.is_set)
     assert watched.ready == []
+
+
+async def test_a_process_that_drains_is_not_killed_before_it_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process goes on accepting for `drain_seconds`; its time to finish begins after that."""
+    monkeypatch.setattr(processes, "STOP_SECONDS", 0.05)
+    async with running_parent(tmp_path, drain_seconds=SECONDS_MAX, finish_seconds=FINISH_SECONDS) as watched:
+        await watched.until(lambda: bool(watched.ready))
+    assert watched.noted("finished") == watched.noted("here")
+
+
+async def test_control_with_a_fixed_time_to_stop_a_process_is_killed_while_it_drains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the addition, the time runs out in the middle of the drain. A process that does not end is killed."""
+    monkeypatch.setattr(processes, "STOP_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "stop_seconds", lambda _: processes.STOP_SECONDS)
+    async with running_parent(tmp_path, drain_seconds=SECONDS_MAX, finish_seconds=FINISH_SECONDS) as watched:
+        await watched.until(lambda: bool(watched.ready))
+    assert len(watched.noted("here")) == 2
+    assert watched.noted("finished") == set()
 
 
 def test_a_process_that_keeps_ending_is_restarted_ever_more_slowly() -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 METRICS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 READY, RUN_WORKERS = b"ready\n", b"run_workers\n"
 STOP_SECONDS = 30.0
-"""How long a process may take to finish the requests that it accepted, before it is killed."""
+"""How long a process may take to finish the requests that it accepted, once it accepts no more; then it is killed."""
 RESTART_SECONDS_MIN = 0.05
 RESTART_SECONDS_MAX = 10.0
 DOUBLINGS_MAX = 20
@@ -95,6 +95,11 @@ def refuse(settings: Settings) -> None:
 def pause_seconds(exit_count: int) -> float:
     """How long to wait before restarting a process that ended so many times in a row."""
     return min(RESTART_SECONDS_MIN * 2.0 ** min(exit_count - 1, DOUBLINGS_MAX), RESTART_SECONDS_MAX)
+
+
+def stop_seconds(settings: Settings) -> float:
+    """How long a process may run after SIGTERM: it goes on accepting for `drain_seconds` before it finishes."""
+    return settings.drain_seconds + STOP_SECONDS
 
 
 class ServerProcess:
@@ -218,12 +223,12 @@ class ServerProcesses:
         child.send(RUN_WORKERS)
 
     async def _stop_all(self) -> None:
-        """SIGTERM to all processes, and SIGKILL to those that still run after `STOP_SECONDS`."""
+        """SIGTERM to all processes, and SIGKILL to those that still run after `stop_seconds`."""
         for child in self._processes.values():
             child.signal(signal.SIGTERM)
         exits = [asyncio.create_task(child.process.wait()) for child in self._processes.values()]
         if exits:
-            await asyncio.wait(exits, timeout=STOP_SECONDS)
+            await asyncio.wait(exits, timeout=stop_seconds(self._settings))
         for child in list(self._processes.values()):
             if child.process.returncode is None:
                 log.warning("process", outcome="killed", number=child.number, pid=child.process.pid)
