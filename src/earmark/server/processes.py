@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -167,25 +167,36 @@ class ServerProcesses:
         running, exit_count = asyncio.get_running_loop(), 0
         while not self.stop.is_set():
             began = running.time()
-            child = await self._start(number)
-            if self.stop.is_set():
-                # `_stop_all` may have run while this process was being started.
-                child.signal(signal.SIGTERM)
-            if await child.wait_until_ready():
-                self._process_ready(child)
-            code = await child.process.wait()
-            self._process_ended(child)
+            end = await self._run_until_it_ends(number)
             if self.stop.is_set():
                 return
             if not self._up.is_set():
                 raise SetupError(problem="A server process ended before it could serve; its error is above.")
             exit_count = 1 if running.time() - began >= STEADY_SECONDS else exit_count + 1
             pause = pause_seconds(exit_count)
-            log.warning(
-                "process", outcome="ended", number=number, pid=child.process.pid, code=code, pause_seconds=pause
-            )
+            log.warning("process", **end, number=number, pause_seconds=pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stop.wait(), timeout=pause)
+
+    async def _run_until_it_ends(self, number: int) -> dict[str, Any]:
+        """Start a process and wait until it ends; what the log says of that. A restart that fails is such an end.
+
+        The system may lack a process or memory for a moment: the processes that serve must not end for it.
+        """
+        try:
+            child = await self._start(number)
+        except OSError as refused:
+            if not self._up.is_set():
+                raise
+            return {"outcome": "not_started", "error": str(refused)}
+        if self.stop.is_set():
+            # `_stop_all` may have run while this process was being started.
+            child.signal(signal.SIGTERM)
+        if await child.wait_until_ready():
+            self._process_ready(child)
+        code = await child.process.wait()
+        self._process_ended(child)
+        return {"outcome": "ended", "pid": child.process.pid, "code": code}
 
     async def _start(self, number: int) -> ServerProcess:
         process = await asyncio.create_subprocess_exec(
