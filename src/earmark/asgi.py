@@ -74,12 +74,14 @@ class Service:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """The lifespan of an application that is served by itself."""
         await receive()
+        phase = "startup"
         try:
             async with self.running():
                 await send({"type": "lifespan.startup.complete"})
+                phase = "shutdown"
                 await receive()
         except Exception as broken:
-            await send({"type": "lifespan.startup.failed", "message": str(broken)})
+            await send({"type": f"lifespan.{phase}.failed", "message": str(broken)})
             raise
         await send({"type": "lifespan.shutdown.complete"})
 

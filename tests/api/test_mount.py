@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from earmark.api.open_services_for_handlers import open_services
 from earmark.asgi import Service, mount
 from earmark.client import AsyncClient
 from earmark.errors import SetupError
@@ -20,6 +21,8 @@ from earmark.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from earmark.config import Settings
 
 KEY = "ek_test_0123456789abcdef"
 
@@ -140,6 +143,42 @@ async def test_it_can_be_served_by_itself(tmp_path: Path) -> None:
 
     await service({"type": "lifespan"}, receive, send)
     assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@pytest.mark.parametrize(
+    "when, said",
+    [
+        ("at its start", ["lifespan.startup.failed"]),
+        ("at its end", ["lifespan.startup.complete", "lifespan.shutdown.failed"]),
+    ],
+)
+async def test_a_failure_names_the_phase_that_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, said: list[str]
+) -> None:
+    """After the start is complete, a server takes no failed start: it is the shutdown that failed."""
+    service = Service(database_url=f"sqlite:///{tmp_path}/shop.sqlite3", admin_key=KEY)
+
+    @asynccontextmanager
+    async def failing(settings: Settings) -> AsyncIterator[Any]:
+        if when == "at its start":
+            raise SetupError(problem="the database is away")
+        async with open_services(settings) as opened:
+            yield opened
+        raise SetupError(problem="the database is away")
+
+    monkeypatch.setattr("earmark.asgi.open_services", failing)
+    told: list[dict[str, str]] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.shutdown" if told else "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    with pytest.raises(SetupError, match="away"):
+        await service({"type": "lifespan"}, receive, send)
+    assert [message["type"] for message in told] == said
+    assert told[-1]["message"] == "the database is away"
 
 
 async def test_the_other_routes_of_the_application_are_untouched(app: Any, browser: httpx2.AsyncClient) -> None:
