@@ -157,10 +157,7 @@ def _allow_connections(wanted: int, *, enough: int) -> int:
 async def _drain(services: Services, settings: Settings, stop: asyncio.Event, lost: asyncio.Event) -> None:
     """Begin to drain as soon as `stop` is set, whatever else is still being finished."""
     await stop.wait()
-    services.in_flight.begin_shutdown()
-    services.payments.hurry()
-    if services.hub:
-        services.hub.end()
+    services.begin_shutdown()
     # Without a listener no new connection can come, so none is waited for.
     seconds = 0.0 if lost.is_set() else settings.drain_seconds
     await wait_for_requests(services.in_flight, port=settings.port, seconds=seconds)
