@@ -8,8 +8,10 @@ It opens its database and starts its workers when the application starts, and cl
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from earmark import config
@@ -21,7 +23,7 @@ from earmark.library import Earmark
 from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -41,6 +43,7 @@ class Service:
         self._migrate = migrate
         self._app: ASGIApp | None = None
         self._earmark: Earmark | None = None
+        self._begin_shutdown: Callable[[], object] | None = None
 
     @property
     def earmark(self) -> Earmark:
@@ -58,10 +61,22 @@ class Service:
             services = opened.services
             self._earmark = Earmark(services.engine, mode=services.authenticator.mode, payments=services.payments)
             self._app = create_app(services)
+            running = asyncio.get_running_loop()
+            self._begin_shutdown = partial(running.call_soon_threadsafe, services.begin_shutdown)
             try:
                 yield
             finally:
-                self._app = self._earmark = None
+                self._app = self._earmark = self._begin_shutdown = None
+
+    def begin_shutdown(self) -> None:
+        """Say that the host is about to stop: `/readyz` fails, and no stream or payment keeps a connection open.
+
+        Streams get a last event, and requests that wait for a gateway are answered 202. Other requests are answered as
+        before. It returns at once, may be called from a signal handler or another thread, and again; a service that is
+        not open is left as it is.
+        """
+        if self._begin_shutdown is not None:
+            self._begin_shutdown()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or handle the server's lifespan messages."""
@@ -74,12 +89,14 @@ class Service:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """The lifespan of an application that is served by itself."""
         await receive()
+        phase = "startup"
         try:
             async with self.running():
                 await send({"type": "lifespan.startup.complete"})
+                phase = "shutdown"
                 await receive()
         except Exception as broken:
-            await send({"type": "lifespan.startup.failed", "message": str(broken)})
+            await send({"type": f"lifespan.{phase}.failed", "message": str(broken)})
             raise
         await send({"type": "lifespan.shutdown.complete"})
 

@@ -29,6 +29,8 @@ TEST_VARIABLES = ("EARMARK_TEST_", "EARMARK_PROOF")
 """Read by Earmark's own tests."""
 SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$")
 """How Kubernetes names what it puts into every pod for a Service, such as one called `earmark-redis`."""
+SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
+"""How the value of such a variable begins. For a Service called `earmark`, EARMARK_PORT has one, and is no port."""
 RENAMED = {
     "EARMARK_SWEEP": "EARMARK_EMBEDDED_WORKERS",
     "EARMARK_WORKERS": "EARMARK_PROCESSES",
@@ -510,9 +512,14 @@ def _find(setting: Setting, environment: Mapping[str, str], given: Any) -> Origi
     if given is not None:
         return Origin(setting=setting, value=given, source=COMMAND_LINE)
     for variable in (setting.variable, *setting.about.also):
-        if text := environment.get(variable):
+        text = environment.get(variable)
+        if text and not _is_service_address(variable, text):
             return Origin(setting=setting, value=_parse(setting, variable, text), source=variable)
     return Origin(setting=setting, value=setting.default, source="default")
+
+
+def _is_service_address(variable: str, text: str) -> bool:
+    return text.startswith(SERVICE_ADDRESS) and SERVICE_LINK.search(variable) is not None
 
 
 def _parse(setting: Setting, variable: str, text: str) -> str | float:

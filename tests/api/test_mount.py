@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,15 +14,21 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from earmark.api.open_services_for_handlers import open_services
 from earmark.asgi import Service, mount
 from earmark.client import AsyncClient
 from earmark.errors import SetupError
+from earmark.sandbox.faults import Fault
+from earmark.sandbox.gateway import SandboxGateway
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from earmark.config import Settings
+
 KEY = "ek_test_0123456789abcdef"
+SECONDS_MAX = 30
 
 
 @pytest.fixture(params=[FastAPI, Starlette])
@@ -140,6 +147,137 @@ async def test_it_can_be_served_by_itself(tmp_path: Path) -> None:
 
     await service({"type": "lifespan"}, receive, send)
     assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@pytest.mark.parametrize(
+    "when, said",
+    [
+        ("at its start", ["lifespan.startup.failed"]),
+        ("at its end", ["lifespan.startup.complete", "lifespan.shutdown.failed"]),
+    ],
+)
+async def test_a_failure_names_the_phase_that_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, said: list[str]
+) -> None:
+    """After the start is complete, a server takes no failed start: it is the shutdown that failed."""
+    service = Service(database_url=f"sqlite:///{tmp_path}/shop.sqlite3", admin_key=KEY)
+
+    @asynccontextmanager
+    async def failing(settings: Settings) -> AsyncIterator[Any]:
+        if when == "at its start":
+            raise SetupError(problem="the database is away")
+        async with open_services(settings) as opened:
+            yield opened
+        raise SetupError(problem="the database is away")
+
+    monkeypatch.setattr("earmark.asgi.open_services", failing)
+    told: list[dict[str, str]] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.shutdown" if told else "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    with pytest.raises(SetupError, match="away"):
+        await service({"type": "lifespan"}, receive, send)
+    assert [message["type"] for message in told] == said
+    assert told[-1]["message"] == "the database is away"
+
+
+class OpenRequests:
+    """A live stream, and a request to pay whose gateway does not answer, both under way."""
+
+    def __init__(self, browser: httpx2.AsyncClient, paying: asyncio.Task[httpx2.Response]) -> None:
+        self.browser = browser
+        self.sent: list[bytes] = []
+        self.paying = paying
+        self.following: asyncio.Task[None] | None = None
+
+    async def follow(self, app: Any) -> None:
+        """Open the stream, and wait for its snapshot. Its client stays."""
+        stays, begun = asyncio.Event(), asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            await stays.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            self.sent.append(message.get("body", b""))
+            if self.sent[-1]:
+                begun.set()
+
+        path = "/shop/tickets/v1/events/play/stream"
+        scope: dict[str, Any] = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET"}
+        scope |= {"scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": ""}
+        scope |= {"headers": [(b"authorization", f"Bearer {KEY}".encode())], "client": ("127.0.0.1", 1)}
+        self.following = asyncio.create_task(app(scope, receive, send))
+        await begun.wait()
+
+    @property
+    def waiting(self) -> set[asyncio.Task[Any]]:
+        """Both requests."""
+        assert self.following is not None
+        return {self.following, self.paying}
+
+
+@pytest.fixture
+async def open_requests(app: Any, service: Service, browser: httpx2.AsyncClient) -> AsyncIterator[OpenRequests]:
+    browser.headers["Authorization"] = f"Bearer {KEY}"
+    gateway = service.earmark.payment_service.gateways["sandbox"]
+    assert isinstance(gateway, SandboxGateway)
+    gateway.script.add(Fault.HANG, "authorise")
+    await service.earmark.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+    held = await service.earmark.hold("play", buyer="alice", seats=["A1"])
+    path, headers = f"/shop/tickets/v1/bookings/{held.id}/pay", {"Idempotency-Key": "one"}
+    paying = asyncio.create_task(browser.post(path, json={"method": "pm_card_visa"}, headers=headers))
+    opened = OpenRequests(browser, paying)
+    async with asyncio.timeout(SECONDS_MAX):
+        while not gateway.sandbox.pipeline.calls:  # noqa: ASYNC110 (only the bank knows that it was asked)
+            await asyncio.sleep(0)
+        await opened.follow(app)
+    yield opened
+    gateway.timeout_seconds = 0
+    await gateway.close()
+    for request in opened.waiting:
+        request.cancel()
+
+
+async def test_a_host_that_stops_says_so_and_no_request_keeps_it(service: Service, open_requests: OpenRequests) -> None:
+    """A server ends once its connections are closed: a stream would keep its own for an hour.
+
+    The stream ends with the reason, a buyer whose gateway still decides is answered 202, and probes fail.
+    """
+    assert (await open_requests.browser.get("/shop/tickets/readyz")).status_code == 200
+    service.begin_shutdown()
+    service.begin_shutdown()
+    await asyncio.wait_for(asyncio.gather(*open_requests.waiting), timeout=SECONDS_MAX)
+    assert b'"reason":"stopping"' in b"".join(open_requests.sent)
+    answer = open_requests.paying.result()
+    assert (answer.status_code, answer.json()["state"]) == (202, "paying")
+    assert (await open_requests.browser.get("/shop/tickets/readyz")).status_code == 503
+    assert (await open_requests.browser.get("/shop/tickets/v1/events/play")).status_code == 200
+
+
+async def test_control_a_service_that_is_not_told_keeps_its_host(open_requests: OpenRequests) -> None:
+    """Both requests stay open, and the service is ready for more."""
+    _, pending = await asyncio.wait(open_requests.waiting, timeout=0.3)
+    assert pending == open_requests.waiting
+    assert (await open_requests.browser.get("/shop/tickets/readyz")).status_code == 200
+
+
+async def test_begin_shutdown_may_be_called_by_any_thread_and_before_or_after_the_service_runs(tmp_path: Path) -> None:
+    """A host learns of its end in a signal handler, at any time. The next start begins anew."""
+    service = Service(database_url=f"sqlite:///{tmp_path}/shop.sqlite3", admin_key=KEY)
+    service.begin_shutdown()
+    transport = httpx2.ASGITransport(app=service)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client, service.running():
+        assert (await client.get("/readyz")).status_code == 200
+        await asyncio.to_thread(service.begin_shutdown)
+        assert (await client.get("/readyz")).status_code == 503
+    service.begin_shutdown()
+    async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client, service.running():
+        assert (await client.get("/readyz")).status_code == 200
 
 
 async def test_the_other_routes_of_the_application_are_untouched(app: Any, browser: httpx2.AsyncClient) -> None:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from earmark import config
@@ -141,6 +142,50 @@ def test_an_unknown_variable_stops_the_start(variable: str, meant: str | None) -
 def test_what_kubernetes_sets_for_a_service_is_no_mistake(variable: str) -> None:
     """It puts these into every pod of a namespace that has a Service called earmark-redis."""
     assert config.read({variable: "1"}) == config.read({})
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp", "sctp"])
+@pytest.mark.parametrize("given, port", [({}, 8080), ({"PORT": "9000"}, 9000)])
+def test_the_address_of_a_kubernetes_service_is_no_port(given: dict[str, str], port: int, protocol: str) -> None:
+    """Beside a Service called earmark, every pod has EARMARK_PORT with an address: the port is found as without it."""
+    settings = config.read(service_links("EARMARK", protocol=protocol) | given)
+    assert settings == msgspec.structs.replace(config.read({}), port=port)
+
+
+@pytest.mark.parametrize("port", ["tcp", "8080/tcp", "http://10.0.0.1:8080"])
+def test_control_another_port_that_is_no_number_is_refused(port: str) -> None:
+    """Only what Kubernetes sets is passed over: a mistake of the operator stops the start."""
+    with pytest.raises(SetupError, match="EARMARK_PORT must be a whole number"):
+        config.read(service_links("EARMARK", protocol="tcp") | {"EARMARK_PORT": port})
+
+
+def test_control_where_addresses_are_not_passed_over_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every program of the namespace that reads the settings would stop at EARMARK_PORT."""
+    monkeypatch.setattr(config, "SERVICE_ADDRESS", ())
+    with pytest.raises(SetupError, match="EARMARK_PORT must be a whole number"):
+        config.read(service_links("EARMARK", protocol="tcp"))
+
+
+def test_control_the_address_of_a_service_is_refused_where_no_service_can_set_it() -> None:
+    """Kubernetes never sets PORT, nor a name that does not end as those of its Services."""
+    for variable in ("PORT", "EARMARK_PROCESSES"):
+        with pytest.raises(SetupError, match=f"{variable} must be a whole number"):
+            config.read({variable: "tcp://10.0.0.1:8080"})
+
+
+def service_links(name: str, *, protocol: str) -> dict[str, str]:
+    """What Kubernetes puts into every pod of a namespace for a Service with one named port."""
+    address, port = f"{name}_PORT_8080_{protocol.upper()}", f"{protocol}://10.0.0.1:8080"
+    return {
+        f"{name}_SERVICE_HOST": "10.0.0.1",
+        f"{name}_SERVICE_PORT": "8080",
+        f"{name}_SERVICE_PORT_HTTP": "8080",
+        f"{name}_PORT": port,
+        address: port,
+        f"{address}_PROTO": protocol,
+        f"{address}_PORT": "8080",
+        f"{address}_ADDR": "10.0.0.1",
+    }
 
 
 @pytest.mark.parametrize("variable", ["EARMARK_URL", "EARMARK_KEY", "EARMARK_TEST_REDIS_URL", "EARMARK_PROOF"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import sys
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -19,9 +20,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS_MAX = 30
+FINISH_SECONDS = 1.0
+"""How long a scripted process takes to finish: far longer than the `STOP_SECONDS` that is set beside it."""
 PROGRAM = """
-import os, pathlib, sys
+import os, pathlib, signal, sys, time
 notes = pathlib.Path(sys.argv[1])
+def finish(*_):
+    time.sleep(float(sys.argv[2]))
+    (notes / f"{os.getpid()}.finished").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, finish)
 settings = sys.stdin.readline()
 if "broken" in settings:
     sys.exit(3)
@@ -53,15 +61,16 @@ class Watched:
         raise AssertionError("not true in time")
 
 
-@asynccontextmanager
-async def running_parent(tmp_path: Path, *, workers: int = 2, name: str = "earmark") -> AsyncIterator[Watched]:
+@contextlib.asynccontextmanager
+async def running_parent(
+    tmp_path: Path, *, workers: int = 2, name: str = "earmark", drain_seconds: float = 0.0, finish_seconds: float = 0.0
+) -> AsyncIterator[Watched]:
     notes = tmp_path / "notes"
     notes.mkdir()
-    settings = Settings(processes=workers, host="127.0.0.1", port=8080, secret=name)
+    settings = Settings(processes=workers, host="127.0.0.1", port=8080, secret=name, drain_seconds=drain_seconds)
     urls: list[str] = []
-    running = processes.ServerProcesses(
-        settings, command=[sys.executable, "-c", PROGRAM, str(notes)], metrics=str(tmp_path)
-    )
+    command = [sys.executable, "-c", PROGRAM, str(notes), str(finish_seconds)]
+    running = processes.ServerProcesses(settings, command=command, metrics=str(tmp_path))
     task = asyncio.create_task(running.run(urls.append))
     try:
         yield Watched(running, notes, urls)
@@ -113,6 +122,69 @@ async def test_processes_that_never_come_up_are_reported(tmp_path: Path) -> None
     assert watched.ready == []
 
 
+async def test_a_restart_that_the_system_refuses_is_tried_again_and_ends_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is short of processes or memory for a moment loses one server, and not all of them."""
+    async with running_parent(tmp_path) as watched:
+        await watched.until(lambda: bool(watched.ready))
+        first, other = watched.noted("here")
+        refusals = _refuse_to_start(monkeypatch, BlockingIOError(errno.EAGAIN, "no process left"))
+        _kill(watched.parent, first)
+        await watched.until(lambda: len(watched.noted("here")) == 3)
+        assert not refusals, "the first try was refused"
+        assert other in {one.process.pid for one in watched.parent._processes.values()}
+        assert watched.noted("finished") == set()
+
+
+async def test_control_an_error_at_a_restart_that_is_not_expected_ends_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what the system refuses is tried again: a mistake of ours is reported, and takes healthy processes along."""
+    ending = contextlib.AsyncExitStack()
+    watched = await ending.enter_async_context(running_parent(tmp_path))
+    await watched.until(lambda: bool(watched.ready))
+    first, other = watched.noted("here")
+    _refuse_to_start(monkeypatch, RuntimeError("a mistake of ours"))
+    _kill(watched.parent, first)
+    await watched.until(lambda: other in watched.noted("finished"))
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        await ending.aclose()
+
+
+async def test_a_first_start_that_the_system_refuses_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before all of them serve, a process that cannot be started ends the command with the system's reason."""
+    _refuse_to_start(monkeypatch, FileNotFoundError(errno.ENOENT, "no such program"))
+    with pytest.raises(FileNotFoundError, match="no such program"):
+        async with running_parent(tmp_path) as watched:
+            await watched.until(watched.parent.stop.is_set)
+    assert watched.ready == []
+
+
+async def test_a_process_that_drains_is_not_killed_before_it_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process goes on accepting for `drain_seconds`; its time to finish begins after that."""
+    monkeypatch.setattr(processes, "STOP_SECONDS", 0.05)
+    async with running_parent(tmp_path, drain_seconds=SECONDS_MAX, finish_seconds=FINISH_SECONDS) as watched:
+        await watched.until(lambda: bool(watched.ready))
+    assert watched.noted("finished") == watched.noted("here")
+
+
+async def test_control_with_a_fixed_time_to_stop_a_process_is_killed_while_it_drains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the addition, the time runs out in the middle of the drain. A process that does not end is killed."""
+    monkeypatch.setattr(processes, "STOP_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "stop_seconds", lambda _: processes.STOP_SECONDS)
+    async with running_parent(tmp_path, drain_seconds=SECONDS_MAX, finish_seconds=FINISH_SECONDS) as watched:
+        await watched.until(lambda: bool(watched.ready))
+    assert len(watched.noted("here")) == 2
+    assert watched.noted("finished") == set()
+
+
 def test_a_process_that_keeps_ending_is_restarted_ever_more_slowly() -> None:
     """A process that ends at once does not keep a core busy with restarts, and never waits for minutes either."""
     pauses = [processes.pause_seconds(deaths) for deaths in range(1, 2000)]
@@ -135,6 +207,19 @@ def test_the_settings_of_a_process_are_those_of_its_parent() -> None:
     """They are passed as JSON, and nothing is lost."""
     settings = Settings(processes=4, admin_key="ek_test_0123456789abcdef", guests=True, queue_seconds_max=0.5)
     assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
+
+
+def _refuse_to_start(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[Exception]:
+    """Let the next start of a process fail with this error; what is returned is empty after that."""
+    refusals, start = [error], asyncio.create_subprocess_exec
+
+    async def refuse_once(*command: Any, **named: Any) -> asyncio.subprocess.Process:
+        if refusals:
+            raise refusals.pop()
+        return await start(*command, **named)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse_once)
+    return refusals
 
 
 def _kill(running: processes.ServerProcesses, pid: int) -> None:

@@ -214,7 +214,7 @@ async def test_a_payment_under_way_is_answered_when_the_server_stops(
     stop.set()
     settings: Any = SimpleNamespace(port=listening.getsockname()[1], drain_seconds=0.0)
     async with paying(services, shop, event) as request:
-        await asyncio.wait_for(_drain(services, settings, stop), timeout=30)
+        await asyncio.wait_for(_drain(services, settings, stop, asyncio.Event()), timeout=30)
         assert request.done(), "no request is left behind"
         answer = request.result()
     assert (answer.status_code, answer.json()["state"], answer.headers["Connection"]) == (202, "paying", "close")

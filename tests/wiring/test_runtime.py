@@ -106,6 +106,46 @@ async def test_a_driver_that_closed_its_gateways_first_would_cut_the_payment_off
     assert gateway.notes == ["closed", "captured"]
 
 
+class UnclosableGateway(WatchedGateway):
+    """A sandbox whose close fails."""
+
+    async def close(self) -> None:
+        """Notes the moment, and fails."""
+        await super().close()
+        raise OSError("the socket is gone")
+
+
+async def close_with_one_that_fails() -> list[WatchedGateway]:
+    """Open and close a runtime whose second of three gateways cannot be closed."""
+    gateways = [WatchedGateway(), UnclosableGateway(), WatchedGateway()]
+    with pytest.raises(OSError, match="the socket is gone"):
+        async with open_runtime(
+            Settings(database_url="memory:"), gateways={str(number): one for number, one in enumerate(gateways)}
+        ):
+            pass
+    return gateways
+
+
+async def test_a_gateway_that_fails_to_close_leaves_no_other_open(caplog: pytest.LogCaptureFixture) -> None:
+    """Each has connections of its own. The error is raised once all are closed, and the log names its gateway."""
+    gateways = await close_with_one_that_fails()
+    assert [gateway.notes for gateway in gateways] == [["closed"]] * 3
+    assert "gateway 1 was not closed: the socket is gone" in caplog.text
+
+
+async def test_control_gateways_that_are_closed_in_turn_stay_open_behind_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The third is never asked to close."""
+
+    async def close_in_turn(driver: Any) -> None:
+        for gateway in driver._gateways.values():
+            await gateway.close()
+
+    monkeypatch.setattr(PaymentDriver, "_close_gateways", close_in_turn)
+    assert [gateway.notes for gateway in await close_with_one_that_fails()] == [["closed"], ["closed"], []]
+
+
 async def test_the_store_is_closed_last_and_takes_nothing_more() -> None:
     """What a payment writes at the very end still finds the database."""
     async with open_runtime(Settings(database_url="memory:")) as runtime:

@@ -70,6 +70,16 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     alive_seconds: float = ALIVE_SECONDS
     """How long a worker's heartbeat may be old before the worker counts as stopped."""
 
+    def begin_shutdown(self) -> None:
+        """Prepare for the end: `/readyz` fails, streams get a last event, requests waiting for a gateway are answered.
+
+        All other requests are still answered as before.
+        """
+        self.in_flight.begin_shutdown()
+        self.payments.hurry()
+        if self.hub:
+            self.hub.end()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:

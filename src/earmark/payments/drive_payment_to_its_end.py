@@ -289,8 +289,17 @@ class PaymentDriver:
         await self._queues.close()
         while self._driving:
             await asyncio.wait(self._driving.values())
-        for gateway in self._gateways.values():
-            await gateway.close()
+        await self._close_gateways()
+
+    async def _close_gateways(self) -> None:
+        """Close all of them, also where one fails to close; then raise the first error."""
+        closing = (gateway.close() for gateway in self._gateways.values())
+        ends = await asyncio.gather(*closing, return_exceptions=True)
+        errors = {name: end for name, end in zip(self._gateways, ends, strict=True) if end is not None}
+        for name, error in errors.items():
+            _log.error("gateway %s was not closed: %s", name, error)
+        for error in errors.values():
+            raise error
 
     def _drive_on(self, payment_id: PaymentId, *, ask_gateway: bool = False) -> asyncio.Task[Payment | None]:
         return self._driving.get(payment_id) or self._track(

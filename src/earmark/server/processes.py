@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 METRICS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 READY, RUN_WORKERS = b"ready\n", b"run_workers\n"
 STOP_SECONDS = 30.0
-"""How long a process may take to finish the requests that it accepted, before it is killed."""
+"""How long a process may take to finish the requests that it accepted, once it accepts no more; then it is killed."""
 RESTART_SECONDS_MIN = 0.05
 RESTART_SECONDS_MAX = 10.0
 DOUBLINGS_MAX = 20
@@ -95,6 +95,11 @@ def refuse(settings: Settings) -> None:
 def pause_seconds(exit_count: int) -> float:
     """How long to wait before restarting a process that ended so many times in a row."""
     return min(RESTART_SECONDS_MIN * 2.0 ** min(exit_count - 1, DOUBLINGS_MAX), RESTART_SECONDS_MAX)
+
+
+def stop_seconds(settings: Settings) -> float:
+    """How long a process may run after SIGTERM: it goes on accepting for `drain_seconds` before it finishes."""
+    return settings.drain_seconds + STOP_SECONDS
 
 
 class ServerProcess:
@@ -162,25 +167,36 @@ class ServerProcesses:
         running, exit_count = asyncio.get_running_loop(), 0
         while not self.stop.is_set():
             began = running.time()
-            child = await self._start(number)
-            if self.stop.is_set():
-                # `_stop_all` may have run while this process was being started.
-                child.signal(signal.SIGTERM)
-            if await child.wait_until_ready():
-                self._process_ready(child)
-            code = await child.process.wait()
-            self._process_ended(child)
+            end = await self._run_until_it_ends(number)
             if self.stop.is_set():
                 return
             if not self._up.is_set():
                 raise SetupError(problem="A server process ended before it could serve; its error is above.")
             exit_count = 1 if running.time() - began >= STEADY_SECONDS else exit_count + 1
             pause = pause_seconds(exit_count)
-            log.warning(
-                "process", outcome="ended", number=number, pid=child.process.pid, code=code, pause_seconds=pause
-            )
+            log.warning("process", **end, number=number, pause_seconds=pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stop.wait(), timeout=pause)
+
+    async def _run_until_it_ends(self, number: int) -> dict[str, Any]:
+        """Start a process and wait until it ends; what the log says of that. A restart that fails is such an end.
+
+        The system may lack a process or memory for a moment: the processes that serve must not end for it.
+        """
+        try:
+            child = await self._start(number)
+        except OSError as refused:
+            if not self._up.is_set():
+                raise
+            return {"outcome": "not_started", "error": str(refused)}
+        if self.stop.is_set():
+            # `_stop_all` may have run while this process was being started.
+            child.signal(signal.SIGTERM)
+        if await child.wait_until_ready():
+            self._process_ready(child)
+        code = await child.process.wait()
+        self._process_ended(child)
+        return {"outcome": "ended", "pid": child.process.pid, "code": code}
 
     async def _start(self, number: int) -> ServerProcess:
         process = await asyncio.create_subprocess_exec(
@@ -218,12 +234,12 @@ class ServerProcesses:
         child.send(RUN_WORKERS)
 
     async def _stop_all(self) -> None:
-        """SIGTERM to all processes, and SIGKILL to those that still run after `STOP_SECONDS`."""
+        """SIGTERM to all processes, and SIGKILL to those that still run after `stop_seconds`."""
         for child in self._processes.values():
             child.signal(signal.SIGTERM)
         exits = [asyncio.create_task(child.process.wait()) for child in self._processes.values()]
         if exits:
-            await asyncio.wait(exits, timeout=STOP_SECONDS)
+            await asyncio.wait(exits, timeout=stop_seconds(self._settings))
         for child in list(self._processes.values()):
             if child.process.returncode is None:
                 log.warning("process", outcome="killed", number=child.number, pid=child.process.pid)

@@ -85,7 +85,10 @@ async def signals(stop: asyncio.Event) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def serving(services: Services, settings: Settings, stop: asyncio.Event) -> AsyncIterator[None]:
-    """Inside, Granian accepts requests on the settings' port. On exit, requests are drained and the port is closed."""
+    """Inside, Granian accepts requests on the settings' port. On exit, requests are drained and the port is closed.
+
+    Raises `SetupError` on exit when Granian ended by itself, before `stop` was set; that sets `stop`.
+    """
     streams = settings.stream_readers_max
     connections = _allow_connections(CONNECTIONS_MAX + streams, enough=BACKLOG + streams)
     if services.hub:
@@ -93,8 +96,9 @@ async def serving(services: Services, settings: Settings, stop: asyncio.Event) -
         services.hub.keep_room(connections - min(CONNECTIONS_MAX, connections // 2))
     server = _granian(services.in_flight.around(create_app(services)), settings, connections=connections)
     granian = asyncio.create_task(server.serve())
-    granian.add_done_callback(lambda _: stop.set())
-    draining = asyncio.create_task(_drain(services, settings, stop))
+    lost = asyncio.Event()
+    granian.add_done_callback(lambda _: _note_lost_listener(lost, stop))
+    draining = asyncio.create_task(_drain(services, settings, stop, lost))
     try:
         await _wait_until_open(settings, granian)
         drop_unread(settings.port, seconds=settings.stream_stall_seconds)
@@ -109,6 +113,22 @@ async def serving(services: Services, settings: Settings, stop: asyncio.Event) -
         granian.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await asyncio.wait_for(granian, timeout=GRACE_SECONDS)
+    if lost.is_set():
+        raise _listener_ended(granian)
+
+
+def _note_lost_listener(lost: asyncio.Event, stop: asyncio.Event) -> None:
+    """Stop this process when its listener ends; `lost` tells that no stop was asked for."""
+    if not stop.is_set():
+        lost.set()
+        stop.set()
+
+
+def _listener_ended(granian: asyncio.Task[None]) -> SetupError:
+    error = None if granian.cancelled() else granian.exception()
+    ended = SetupError(problem=f"The HTTP listener ended ({error or 'without an error'}). Start the server again.")
+    ended.__cause__ = error
+    return ended
 
 
 def _allow_connections(wanted: int, *, enough: int) -> int:
@@ -134,14 +154,13 @@ def _allow_connections(wanted: int, *, enough: int) -> int:
     return most
 
 
-async def _drain(services: Services, settings: Settings, stop: asyncio.Event) -> None:
+async def _drain(services: Services, settings: Settings, stop: asyncio.Event, lost: asyncio.Event) -> None:
     """Begin to drain as soon as `stop` is set, whatever else is still being finished."""
     await stop.wait()
-    services.in_flight.begin_shutdown()
-    services.payments.hurry()
-    if services.hub:
-        services.hub.end()
-    await wait_for_requests(services.in_flight, port=settings.port, seconds=settings.drain_seconds)
+    services.begin_shutdown()
+    # Without a listener no new connection can come, so none is waited for.
+    seconds = 0.0 if lost.is_set() else settings.drain_seconds
+    await wait_for_requests(services.in_flight, port=settings.port, seconds=seconds)
 
 
 def _granian(app: Any, settings: Settings, *, connections: int) -> Any:
