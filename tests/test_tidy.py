@@ -51,10 +51,9 @@ def parsed(paths: list[Path]) -> Iterator[tuple[Path, ast.Module]]:
         yield path, parse(path)
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+@cache
+def functions(tree: ast.Module) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def tracked() -> list[str]:
@@ -110,18 +109,21 @@ def test_nothing_is_left_open() -> None:
     assert not left
 
 
-def calls(function: ast.AST) -> set[str]:
+def calls(nodes: list[ast.AST]) -> set[str]:
     """The names of everything a function calls."""
-    called = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
     return {name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "") for name in called}
 
 
 def checking(trees: list[ast.Module]) -> set[str]:
     """The functions of the tests that check something: by themselves, or by calling one that does."""
-    known = [function for tree in trees for function in functions(tree)]
-    called = [(function.name, calls(function)) for function in known]
-    found = {function.name for function in known if any(isinstance(node, ast.Assert) for node in ast.walk(function))}
-    found |= {"raises", "fail", "expect"}
+    called: list[tuple[str, set[str]]] = []
+    found = {"raises", "fail", "expect"}
+    for function in (function for tree in trees for function in functions(tree)):
+        nodes = list(ast.walk(function))
+        called.append((function.name, calls(nodes)))
+        if any(isinstance(node, ast.Assert) for node in nodes):
+            found.add(function.name)
     while more := {name for name, names in called if name not in found and names & found}:
         found |= more
     return found

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.store.postgres import PostgresStore
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
-SEEDS = 1000 if PROOF else 40
+SEEDS = 1000 if PROOF else 20
 SEEDS_ON_POSTGRES = 100 if PROOF else 3
 MUST_BE_SEEN = {
     "booking confirmed",
