@@ -108,7 +108,7 @@ LONGEST_FILES = (
     "tests/money/test_chaos.py",
     "tests/locks/conformance/test_many_keys.py",
     "tests/docs/test_handmade.py",
-    "tests/server/test_native_threads.py",
+    "tests/server/test_wait_for_native_threads.py",
     "tests/erasure/",
     "tests/workers/",
     "tests/migration/",
