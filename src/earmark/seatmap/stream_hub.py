@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
-from earmark.errors import EarmarkError, Outage, Overloaded
+from earmark.errors import Outage, Overloaded
 from earmark.observability import logs
 from earmark.seatmap import sse_frames
 from earmark.seatmap.follow_seat_changes import EventChannel
@@ -353,15 +353,17 @@ class StreamHub:
                 continue
             self._counted_at = time.monotonic()
             try:
-                counted = await self._store.outbox.count(self._channels.keys())
+                await self._count()
             except Outage as outage:
                 log.warning("stream", outcome=outage.code, **outage.facts())
-            except EarmarkError:
+            except Exception:
+                # Without this task no change of another process would be found until the last reader leaves.
                 log.exception("stream", outcome="internal")
-            else:
-                for event_id, entries in counted.items():
-                    if channel := self._channels.get(event_id):
-                        channel.on_count(entries)
+
+    async def _count(self) -> None:
+        for event_id, entries in (await self._store.outbox.count(self._channels.keys())).items():
+            if channel := self._channels.get(event_id):
+                channel.on_count(entries)
 
     async def _tick(self) -> None:
         while True:

@@ -295,6 +295,8 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
                 until = asyncio.get_running_loop().time() + within
                 async with self._idle.connection(until=until) as connection:
                     return await connection.fetch(query, wanted)
+            except asyncpg.LockNotAvailableError as busy:
+                raise RowBusy(because=str(busy)) from busy
             except SILENT_OR_STOPPED as silence:
                 if connection is not None:
                     self._connections.renew_after(silence)
@@ -364,6 +366,9 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
                 async with asyncio.timeout(within), self._connections.borrow() as connection:
                     begun = True
                     return await ask(connection)
+            except asyncpg.LockNotAvailableError as busy:
+                # A plain read waits only for a whole table: an operator rewrites or alters it.
+                raise RowBusy(because=str(busy)) from busy
             except SILENT_OR_STOPPED as silence:
                 if begun:
                     self._connections.renew_after(silence)
