@@ -288,9 +288,9 @@ class OptimisticWrite:
         """Under locks only: what is due is found among rows that no other transaction is changing."""
         _refuse(wanted)
 
-    async def has_due(self, within: PoolRef | TotalRef) -> bool:
+    async def have_due(self, refs: Sequence[PoolRef | TotalRef]) -> list[bool]:
         """Refused: this step works under locks only."""
-        _refuse(within)
+        _refuse(refs)
 
     def _price(self, ref: PoolRef) -> int | None:
         return pool.price if (pool := self._pools.get(ref)) else None
