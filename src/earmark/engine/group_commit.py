@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.engine.queued_request import RESOLVED, QueuedRequest, unresolved
 from earmark.engine.requests_waiting_for_locked_rows import UNKNOWN, BlockedRows
 from earmark.engine.requests_waiting_for_room import RequestsWaitingForRoom, for_now, key_of
+from earmark.engine.start_and_track_task import start_task
 from earmark.errors import EarmarkError, Outage, Overloaded, RowBusy
 from earmark.observability import logs
 from earmark.shared_deadline_timer import DeadlineTimer
@@ -170,7 +172,7 @@ class BatchQueue(Generic[A]):
             self._watch_for_standstill()
 
     def _take_slot(self) -> None:
-        self._running.add(asyncio.get_running_loop().create_task(self._drive()))
+        start_task(self._running, self._drive)
 
     def _watch_for_standstill(self) -> None:
         self._standstill = asyncio.get_running_loop().call_later(self.lock_seconds, self._end_standstill)
@@ -186,24 +188,18 @@ class BatchQueue(Generic[A]):
 
     async def _drive(self) -> None:
         """Use one connection slot: batch after batch until the queue is empty."""
-        slot = asyncio.current_task()
-        assert slot is not None
         # The request that came first made this task, but it serves all: its id is not for others' log lines.
         logs.request_id.set(None)
-        try:
-            while batch := self._gather():
-                claimed = {claim for request in batch for claim in self._claims(request.command)}
-                self._claimed |= claimed
-                self._requests_in_flight += len(batch)
-                try:
-                    with self._observer.batch(self._verb, [request.mark for request in batch]):
-                        await self._carry(batch)
-                finally:
-                    self._requests_in_flight -= len(batch)
-                    self._claimed -= claimed
-        finally:
-            # At once, and not by a callback: a request that came in between would wait for a slot that has ended.
-            self._running.discard(slot)
+        while batch := self._gather():
+            claimed = {claim for request in batch for claim in self._claims(request.command)}
+            self._claimed |= claimed
+            self._requests_in_flight += len(batch)
+            try:
+                with self._observer.batch(self._verb, [request.mark for request in batch]):
+                    await self._carry(batch)
+            finally:
+                self._requests_in_flight -= len(batch)
+                self._claimed -= claimed
 
     def _gather(self) -> list[QueuedRequest[A]]:
         """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
@@ -283,15 +279,13 @@ class BatchQueue(Generic[A]):
         await self._carry(requests[middle:])
 
     def _start_waiting(self, row: Row) -> None:
-        self._row_tasks.add(asyncio.get_running_loop().create_task(self._wait_for_row(row)))
+        start_task(self._row_tasks, partial(self._wait_for_row, row))
 
     async def _wait_for_row(self, row: Row) -> None:
         """Let the requests for one row wait for it together, until some have had it; then it is as any other.
 
         The first try waits as briefly as a batch does: most rows were only in use. Then it has one of the few turns.
         """
-        task = asyncio.current_task()
-        assert task is not None
         logs.request_id.set(None)
         try:
             async with self._row_tries:
@@ -302,7 +296,6 @@ class BatchQueue(Generic[A]):
         finally:
             for request in reversed(self._blocked.free(row)):
                 self._enter(request, first=True)
-            self._row_tasks.discard(task)
 
     async def _try_row(self, row: Row, *, lock_seconds: float) -> bool:
         """Decide the next requests for this row; whether it was to be had, or none is left that needs it."""

@@ -7,15 +7,16 @@ pools or buyers are in need, one read finds first which of them have a lapsed ho
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark.engine.commands_and_results import Command, TryAgain
+from earmark.engine.start_and_track_task import start_task
 from earmark.engine.verbs.expire import CONTENDED_SECONDS, Room
 from earmark.observability import logs
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Sequence
 
     from earmark.engine.queued_request import QueuedRequest
@@ -58,11 +59,9 @@ class RequestsWaitingForRoom(Generic[A]):
         """Make room for these, and queue them again then."""
         self._waiting += requests
         if requests and not self.tasks:
-            self.tasks.add(asyncio.get_running_loop().create_task(self._make_rounds()))
+            start_task(self.tasks, self._make_rounds)
 
     async def _make_rounds(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
         logs.request_id.set(None)
         try:
             while self._waiting:
@@ -71,7 +70,6 @@ class RequestsWaitingForRoom(Generic[A]):
                 await self._round(taken)
         finally:
             self._in_round = 0
-            self.tasks.discard(task)
 
     async def _round(self, taken: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:
         """One read about all that is in need, then one relief for each pool and buyer that has lapsed holds."""

@@ -298,8 +298,11 @@ class StreamHub:
             return channel
         opening = self._opening.get(event_id)
         if opening is None:
-            opening = self._opening[event_id] = asyncio.create_task(self._begin(event_id))
+            opening = asyncio.create_task(self._begin(event_id))
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+            # Done already where the event loop begins tasks at once and the store answered without a wait.
+            if not opening.done():
+                self._opening[event_id] = opening
         return await asyncio.shield(opening)
 
     async def _begin(self, event_id: EventId) -> EventChannel:
@@ -318,7 +321,7 @@ class StreamHub:
                 self._tasks = [asyncio.create_task(one) for one in doing]
             return channel
         finally:
-            del self._opening[event_id]
+            self._opening.pop(event_id, None)
 
     def _close_if_idle(self, event_id: EventId) -> None:
         """Close a channel without current or joining readers; with the last one, stop the hub's own tasks."""
