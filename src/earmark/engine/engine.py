@@ -306,12 +306,13 @@ class Engine:
         return result
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go of the store."""
-        queues = self.queues.values()
-        await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
-        if self.admission is not None:
-            await self.admission.close()
-        await self.store.close()
+        """Finish what was accepted, then let go of the store: also where that fails or is cancelled."""
+        async with contextlib.AsyncExitStack() as at_the_end:
+            at_the_end.push_async_callback(self.store.close)
+            if self.admission is not None:
+                at_the_end.push_async_callback(self.admission.close)
+            queues = self.queues.values()
+            await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
 
     async def relieve(self, relief: object, *, units: int, lock_seconds: float | None = None) -> Room:
         """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended."""
