@@ -21,7 +21,7 @@ from earmark.domain.id_types import EventId
 from earmark.domain.journal_entry import Entry
 from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.testing import MovableClock
-from earmark.workers.journal_publishing_relay import OutboxRelay
+from earmark.workers.journal_numbering_and_publishing_relay import OutboxRelay
 
 PLAY = "letters:play"
 SEATS = {"A1": 4500, "A2": 4500, "A3": 4500}  # prices in cents

@@ -144,7 +144,9 @@ async def test_a_walk_that_meets_another_passes_by(
     await shop.create(idempotency=idempotency("c"))
     clock.advance(DAY + 1)
     async with postgres_store.pool.acquire() as connection, connection.transaction():
-        await connection.fetch(load_named_sql.sql("postgres", "cleanup_backlog_recounts.sql")["take_mark"], "keys")
+        await connection.fetch(
+            load_named_sql.sql("postgres", "clear_keys_count_backlog_recount_pools.sql")["take_mark"], "keys"
+        )
         assert (await postgres_store.upkeep.forget_keys(seconds=DAY, limit=10)).cleared == 0
     assert (await postgres_store.upkeep.forget_keys(seconds=DAY, limit=10)).cleared == 1
 
@@ -154,7 +156,7 @@ async def test_a_walk_touches_no_more_than_its_limit(
 ) -> None:
     """Along the primary key, on both databases: a journal of any length costs a round the same."""
     connection = await asyncpg.connect(postgres_url, server_settings=SETTINGS)
-    sql = load_named_sql.sql("postgres", "cleanup_backlog_recounts.sql")["walk_journal"]
+    sql = load_named_sql.sql("postgres", "clear_keys_count_backlog_recount_pools.sql")["walk_journal"]
     await connection.execute(f"PREPARE walk (uuid, timestamptz, integer) AS {sql}")
     await shop_of(postgres_store).create()
     plan = await connection.fetch(f"EXPLAIN EXECUTE walk ('{UUID(int=0)}', now(), 10)")
@@ -163,7 +165,7 @@ async def test_a_walk_touches_no_more_than_its_limit(
     assert "Index Scan using journal_pkey" in told
     assert "Sort" not in told
     with closing(sqlite3.connect(sqlite_store.access.file)) as file:
-        sql = load_named_sql.sql("sqlite", "cleanup_backlog_recounts.sql")["walk_journal"]
+        sql = load_named_sql.sql("sqlite", "clear_keys_count_backlog_recount_pools.sql")["walk_journal"]
         (row,) = file.execute(f"EXPLAIN QUERY PLAN {sql}", ("", 0, 10)).fetchall()
     assert "SEARCH journal USING PRIMARY KEY" in row[3]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from earmark.domain.booking_state_machine import State
-from earmark.domain.id_types import EventId, PoolRef
+from earmark.domain.id_types import Buyer, EventId, PoolRef, TotalRef
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.store import BookingFilter
 
-from .steps_support import ANN, BOB, CEM, GA, SHOW, Shop
+from .steps_support import ANN, BOB, CEM, GA, SHOW, Shop, total_ref
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
@@ -51,6 +51,31 @@ async def test_due_holds_of_one_buyer_or_one_pool(shop: Shop) -> None:
     assert await shop.step(lambda tx: tx.lock_due(limit=10, pool=GA)) == [units, bobs]
     assert await shop.step(lambda tx: tx.lock_due(limit=1, pool=GA)) == [units]
     assert await shop.step(lambda tx: tx.lock_due(limit=10, pool=PoolRef(EventId("other"), GA.pool_id))) == []
+
+
+async def test_which_pools_and_buyers_have_due_holds_is_one_question(shop: Shop) -> None:
+    """In the order of the question; a pool and a buyer of one name are two, and what is sold is not due."""
+    await shop.open()
+    namesake = total_ref(Buyer(GA.pool_id))
+    nowhere = PoolRef(EventId("other"), GA.pool_id)
+    asked: list[PoolRef | TotalRef] = [
+        namesake,
+        GA,
+        total_ref(ANN),
+        nowhere,
+        total_ref(BOB),
+        total_ref(CEM),
+        total_ref(ANN),
+    ]
+    await shop.hold("A1", buyer=ANN, seconds=10)
+    await shop.hold(units=1, buyer=BOB, seconds=50)
+    await shop.move(await shop.hold("A3", buyer=CEM, seconds=5), State.CONFIRMED)
+    assert await shop.step(lambda tx: tx.have_due(asked)) == [False] * 7
+    shop.clock.advance(20)
+    assert await shop.step(lambda tx: tx.have_due(asked)) == [False, False, True, False, False, False, True]
+    shop.clock.advance(40)
+    assert await shop.step(lambda tx: tx.have_due(asked)) == [False, True, True, False, True, False, True]
+    assert await shop.step(lambda tx: tx.have_due([])) == []
 
 
 async def test_the_next_due_hold_is_so_many_seconds_away(shop: Shop) -> None:

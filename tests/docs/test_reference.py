@@ -34,7 +34,7 @@ from .pages import ROOT, codes, read, section, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from earmark.api.endpoint import Endpoint
+    from earmark.api.endpoint_declaration import Endpoint
     from earmark.errors import EarmarkError
 
 ERRORS = read("docs/reference/errors.md")

@@ -76,6 +76,10 @@ class ManualStore:
         self.batches: list[Batch] = []
         self.transactions: set[asyncio.Task[object]] = set()
         self.reliefs: list[object] = []
+        self.reads: list[tuple[object, ...]] = []
+        """Of what was asked whether a lapsed hold is left, each time."""
+        self.due: set[object] = set()
+        """What has one."""
         self.room = Room(ended=0, units=0, passed_over=False)
         """What making room brings."""
         self.connections: asyncio.Semaphore | None = None
@@ -98,6 +102,12 @@ class ManualStore:
         assert lock_seconds > 0
         self.reliefs.append((relief, units))
         return self.room
+
+    async def have_due(self, reliefs: Sequence[object], *, lock_seconds: float) -> list[bool]:
+        """Whether room can be made."""
+        assert lock_seconds > 0
+        self.reads.append(tuple(reliefs))
+        return [relief in self.due for relief in reliefs]
 
     async def next(self) -> Batch:
         """The next batch to arrive."""
@@ -128,6 +138,7 @@ class QueueUnderTest:
         self.batcher: BatchQueue[Command] = BatchQueue(
             self.store.run,
             relieve=self.store.relieve,
+            have_due=self.store.have_due,
             claims=lambda command: tuple(wants.get(number_of(command), "")),
             connection_slots=connection_slots,
             next_slot_min=next_slot_min,
@@ -163,7 +174,13 @@ async def queue_of() -> AsyncIterator[Callable[..., QueueUnderTest]]:
     left = {
         task
         for queue in queues
-        for task in (*queue.requests, *queue.batcher._running, *queue.batcher._row_tasks, *queue.store.transactions)
+        for task in (
+            *queue.requests,
+            *queue.batcher._running,
+            *queue.batcher._row_tasks,
+            *queue.batcher._starved.tasks,
+            *queue.store.transactions,
+        )
     }
     for task in left:
         task.cancel()

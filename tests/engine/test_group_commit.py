@@ -472,7 +472,7 @@ async def test_a_failed_relief_costs_no_request_its_place(queue: QueueUnderTest,
     async def broken(_: object, **__: object) -> None:
         raise ValueError("no relief today")
 
-    queue.batcher._relieve = broken  # type: ignore[assignment] # it returns nothing, for it never returns
+    queue.batcher._starved._relieve = broken  # type: ignore[assignment] # it returns nothing, for it never returns
     starved = queue.submit(1)
     first = await queue.store.next()
     behind = queue.submit(2)

@@ -31,7 +31,7 @@ from .postgres_proxy import PostgresProxy as Line
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from earmark.api.endpoint import Endpoint
+    from earmark.api.endpoint_declaration import Endpoint
     from earmark.engine.commands_and_results import Hold, Outcome
 
 KEY = "ek_test_of-a-hung-database"

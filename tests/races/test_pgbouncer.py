@@ -208,7 +208,9 @@ async def test_behind_a_pooler_one_of_five_hundred_gets_the_seat(
 
 async def alone(engine: Engine, ask: Hold) -> Any:
     """In a transaction of its own: in the engine's queue they would form a batch."""
-    queue: BatchQueue[Hold] = BatchQueue(partial(engine.run, VERBS[Hold]), relieve=engine.relieve)
+    queue: BatchQueue[Hold] = BatchQueue(
+        partial(engine.run, VERBS[Hold]), relieve=engine.relieve, have_due=engine.have_due
+    )
     return await queue.submit(ask, within=PATIENCE_SECONDS)
 
 

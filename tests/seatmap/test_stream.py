@@ -8,7 +8,8 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.seatmap.conftest import drain
+from tests.eager_tasks import eager_tasks
+from tests.seatmap.conftest import drain, open_play
 from tests.seatmap.streaming import FACT_SECONDS_MAX, Page, hub_over, open_page, shut
 
 from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
@@ -20,9 +21,10 @@ from earmark.seatmap import follow_seat_changes as channels
 from earmark.seatmap import state_and_changes as scenes
 from earmark.seatmap import stream_hub as streams
 from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
+from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from earmark.clock import MovableClock
     from earmark.engine.ports.store import Store
@@ -308,6 +310,40 @@ async def test_an_event_that_is_not_there_is_not_followed(shop: Earmark, hub: St
         await open_page(hub, event_id="nowhere")
     assert await hub.join(PLAY, mode=Mode.TEST, buyer=None, after=None) is None
     assert not hub._channels
+
+
+@pytest.mark.usefixtures("uninformed")
+async def test_an_event_that_was_opened_at_once_is_followed(
+    shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed
+) -> None:
+    """Where the event loop begins tasks at once, the channel is open before its opening is noted as under way."""
+    with eager_tasks():
+        page = await open_page(hub)
+        await shop.hold("play", buyer="alice", seats=["A1"])
+        await relay(store, feed)
+        await page.until(lambda page: page.states["A1"] == "held")
+        assert not hub._opening
+
+
+@pytest.mark.usefixtures("uninformed")
+async def test_control_an_opening_that_is_noted_after_its_end_is_never_over(
+    clock: MovableClock, shop_over: Callable[[Store], Earmark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: the next reader would get the channel of that opening, also after it was closed."""
+
+    async def open_(hub: StreamHub, event_id: EventId) -> Any:
+        opening = hub._opening[event_id] = asyncio.create_task(hub._begin(event_id))
+        return await asyncio.shield(opening)
+
+    monkeypatch.setattr(streams.StreamHub, "_open", open_)
+    # The store in memory alone answers without a wait.
+    store = MemoryStore(clock=clock)
+    await open_play(shop_over(store))
+    hub = hub_over(store, clock=clock, feed=EntryFeed())
+    with eager_tasks():
+        await open_page(hub)
+        assert hub._opening[PLAY].done()
+    await shut(hub)
 
 
 async def test_a_store_that_fails_for_a_while_only_delays(

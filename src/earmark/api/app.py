@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark.api import problem_response
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog

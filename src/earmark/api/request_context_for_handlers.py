@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope as AsgiScope
 
     from earmark.api.auth.keys_and_tokens import Principal
-    from earmark.api.endpoint import Endpoint
+    from earmark.api.endpoint_declaration import Endpoint
     from earmark.api.open_services_for_handlers import Services
     from earmark.engine.ports.encode_result_as_stored_response import ResponseWriter
     from earmark.schemas.to_command import Common

@@ -35,18 +35,19 @@ from earmark.engine.commands_and_results import (
     TryAgain,
 )
 from earmark.engine.find_earlier_response_before_refusing import KeyLookup, KnownKeys, look_up_key
-from earmark.engine.group_commit import ROW_WAITS_MAX, BatchQueue, for_now
+from earmark.engine.group_commit import ROW_WAITS_MAX, BatchQueue
 from earmark.engine.hold_best_available import BestSeats
 from earmark.engine.limits_and_ids_for_verbs import VerbContext
 from earmark.engine.pending_writes import CLOCK
 from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.seat_admission import Busy
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes
+from earmark.engine.requests_waiting_for_room import for_now
 from earmark.engine.verbs.cancel import cancel
 from earmark.engine.verbs.change_event import change
 from earmark.engine.verbs.confirm import confirm
 from earmark.engine.verbs.create_event import create
-from earmark.engine.verbs.expire import CONTENDED_SECONDS, Room, expire, make_room
+from earmark.engine.verbs.expire import CONTENDED_SECONDS, Room, expire, have_due, make_room
 from earmark.engine.verbs.extend import extend
 from earmark.engine.verbs.hold import hold
 from earmark.engine.verbs.release import release
@@ -142,6 +143,7 @@ class Engine:
             return BatchQueue(
                 partial(self.run, verb, optimistic=True, name=name),
                 relieve=self.relieve,
+                have_due=self.have_due,
                 verb=name,
                 observer=self.observer,
                 connection_slots=connection_slots,
@@ -304,12 +306,13 @@ class Engine:
         return result
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go of the store."""
-        queues = self.queues.values()
-        await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
-        if self.admission is not None:
-            await self.admission.close()
-        await self.store.close()
+        """Finish what was accepted, then let go of the store: also where that fails or is cancelled."""
+        async with contextlib.AsyncExitStack() as at_the_end:
+            at_the_end.push_async_callback(self.store.close)
+            if self.admission is not None:
+                at_the_end.push_async_callback(self.admission.close)
+            queues = self.queues.values()
+            await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
 
     async def relieve(self, relief: object, *, units: int, lock_seconds: float | None = None) -> Room:
         """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended."""
@@ -322,6 +325,10 @@ class Engine:
             ended, freed = ended + room.ended, freed + room.units
             if room.ended < RELIEF_LIMIT or freed >= units:
                 return Room(ended=ended, units=freed, passed_over=room.passed_over)
+
+    async def have_due(self, reliefs: Sequence[PoolRef | TotalRef], *, lock_seconds: float) -> list[bool]:
+        """For each of these pools and buyers whether a lapsed hold is left that could be ended, by one read."""
+        return await self._transact(partial(have_due, refs=reliefs), lock_seconds=lock_seconds)
 
     async def run(
         self,

@@ -12,8 +12,8 @@ again at once.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
@@ -24,8 +24,9 @@ from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.engine.queued_request import RESOLVED, QueuedRequest, unresolved
 from earmark.engine.requests_waiting_for_locked_rows import UNKNOWN, BlockedRows
-from earmark.engine.verbs.expire import CONTENDED_SECONDS
-from earmark.errors import EarmarkError, Outage, Overloaded, Refusal, RowBusy
+from earmark.engine.requests_waiting_for_room import RequestsWaitingForRoom, for_now, key_of
+from earmark.engine.start_and_track_task import start_task
+from earmark.errors import EarmarkError, Outage, Overloaded, RowBusy
 from earmark.observability import logs
 from earmark.shared_deadline_timer import DeadlineTimer
 
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from earmark.engine.verbs.expire import Room
 
 A = TypeVar("A", bound=Command)
-
-log = logs.get()
 
 PASSED_MAX = 200
 """How many requests that wait for a rival are passed over for one batch: scanning more costs more than it gives."""
@@ -55,6 +54,7 @@ class BatchQueue(Generic[A]):
         run: Callable[..., Awaitable[list[Outcome]]],
         *,
         relieve: Callable[..., Awaitable[Room]],
+        have_due: Callable[..., Awaitable[Sequence[bool]]],
         claims: Callable[[A], Collection[object]] = lambda _: (),
         connection_slots: int = 3,
         next_slot_min: int = 32,
@@ -69,7 +69,6 @@ class BatchQueue(Generic[A]):
         """One transaction: `run(begin, lock_seconds=…)` calls `begin` for its requests, each time it is run."""
         self._verb = verb
         self._observer: Observer = observer or NullObserver()
-        self._relieve = relieve
         self._claims = claims
         self._claimed: set[object] = set()
         """What the batches under way are deciding about. A request for the same waits, and is then decided at once."""
@@ -93,12 +92,15 @@ class BatchQueue(Generic[A]):
         self._row_waits = row_waits or asyncio.Semaphore(ROW_WAITS_MAX)
         self._row_tries = asyncio.Semaphore(ROW_WAITS_MAX)
         self._row_tasks: set[asyncio.Task[None]] = set()
+        self._starved: RequestsWaitingForRoom[A] = RequestsWaitingForRoom(
+            relieve=relieve, have_due=have_due, lock_seconds=lambda: self.lock_seconds, enter=self._enter_again
+        )
         self._closing = False
 
     @property
     def waiting(self) -> int:
-        """How many requests are queued, wait to be queued again, or wait for a locked row."""
-        return len(self._queue) + len(self._later) + len(self._blocked)
+        """How many requests are queued, wait to be queued again, or wait for a locked row or for room."""
+        return len(self._queue) + len(self._later) + len(self._blocked) + len(self._starved)
 
     @property
     def in_flight(self) -> int:
@@ -138,11 +140,13 @@ class BatchQueue(Generic[A]):
         a burst is accepted as far as it can be decided in time, and none is accepted only to be refused too late.
         """
         queue = self._queue
+        if len(queue) + len(self._starved) >= self._waiting_max:
+            return True
         if not queue:
             return False
         now = asyncio.get_running_loop().time()
         ahead = self._pace.queue_seconds(len(queue) + self._requests_in_flight, now=now)
-        return max(now - queue[0].since, ahead) > self._waiting_seconds_max or len(queue) >= self._waiting_max
+        return max(now - queue[0].since, ahead) > self._waiting_seconds_max
 
     async def close(self) -> None:
         """Finish what was accepted; refuse requests that wait for a twin in another process."""
@@ -151,7 +155,7 @@ class BatchQueue(Generic[A]):
             handle.cancel()
             request.fail(request.refusal or Overloaded())
         self._later.clear()
-        while tasks := self._running | self._row_tasks:
+        while tasks := self._running | self._row_tasks | self._starved.tasks:
             await asyncio.wait(tasks)
 
     def _enter(self, request: QueuedRequest[A], *, first: bool = False) -> None:
@@ -168,7 +172,7 @@ class BatchQueue(Generic[A]):
             self._watch_for_standstill()
 
     def _take_slot(self) -> None:
-        self._running.add(asyncio.get_running_loop().create_task(self._drive()))
+        start_task(self._running, self._drive)
 
     def _watch_for_standstill(self) -> None:
         self._standstill = asyncio.get_running_loop().call_later(self.lock_seconds, self._end_standstill)
@@ -184,24 +188,18 @@ class BatchQueue(Generic[A]):
 
     async def _drive(self) -> None:
         """Use one connection slot: batch after batch until the queue is empty."""
-        slot = asyncio.current_task()
-        assert slot is not None
         # The request that came first made this task, but it serves all: its id is not for others' log lines.
         logs.request_id.set(None)
-        try:
-            while batch := self._gather():
-                claimed = {claim for request in batch for claim in self._claims(request.command)}
-                self._claimed |= claimed
-                self._requests_in_flight += len(batch)
-                try:
-                    with self._observer.batch(self._verb, [request.mark for request in batch]):
-                        await self._carry(batch)
-                finally:
-                    self._requests_in_flight -= len(batch)
-                    self._claimed -= claimed
-        finally:
-            # At once, and not by a callback: a request that came in between would wait for a slot that has ended.
-            self._running.discard(slot)
+        while batch := self._gather():
+            claimed = {claim for request in batch for claim in self._claims(request.command)}
+            self._claimed |= claimed
+            self._requests_in_flight += len(batch)
+            try:
+                with self._observer.batch(self._verb, [request.mark for request in batch]):
+                    await self._carry(batch)
+            finally:
+                self._requests_in_flight -= len(batch)
+                self._claimed -= claimed
 
     def _gather(self) -> list[QueuedRequest[A]]:
         """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
@@ -270,7 +268,7 @@ class BatchQueue(Generic[A]):
         if undecided := [
             (request, again) for request, outcome in decided if (again := self._answer_or_retry(request, outcome))
         ]:
-            await self._retry(undecided)
+            self._retry(undecided)
 
     async def _split(self, requests: Sequence[QueuedRequest[A]], broken: Exception) -> None:
         if len(requests) == 1:
@@ -281,15 +279,13 @@ class BatchQueue(Generic[A]):
         await self._carry(requests[middle:])
 
     def _start_waiting(self, row: Row) -> None:
-        self._row_tasks.add(asyncio.get_running_loop().create_task(self._wait_for_row(row)))
+        start_task(self._row_tasks, partial(self._wait_for_row, row))
 
     async def _wait_for_row(self, row: Row) -> None:
         """Let the requests for one row wait for it together, until some have had it; then it is as any other.
 
         The first try waits as briefly as a batch does: most rows were only in use. Then it has one of the few turns.
         """
-        task = asyncio.current_task()
-        assert task is not None
         logs.request_id.set(None)
         try:
             async with self._row_tries:
@@ -300,7 +296,6 @@ class BatchQueue(Generic[A]):
         finally:
             for request in reversed(self._blocked.free(row)):
                 self._enter(request, first=True)
-            self._row_tasks.discard(task)
 
     async def _try_row(self, row: Row, *, lock_seconds: float) -> bool:
         """Decide the next requests for this row; whether it was to be had, or none is left that needs it."""
@@ -364,7 +359,7 @@ class BatchQueue(Generic[A]):
             reason = outcome.refusal.code
             request.rounds = request.rounds or Counter()
             request.rounds[reason] += 1
-            is_final = outcome.relief is not None and _key(outcome.relief) in request.dry
+            is_final = outcome.relief is not None and key_of(outcome.relief) in request.dry
             refusal = outcome.refusal if is_final or outcome.relief is None else for_now(outcome.refusal)
             if not is_final and request.rounds[reason] < outcome.rounds_max:
                 request.refusal = refusal
@@ -378,36 +373,18 @@ class BatchQueue(Generic[A]):
             request.result.set_result(outcome)
         return None
 
-    async def _retry(self, again: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:
-        """Those that moved go first in the next batch; those that were starved go there once room was made."""
-        short: Counter[tuple[type, object]] = Counter()
-        for _, outcome in again:
-            if outcome.relief is not None:
-                short[_key(outcome.relief)] += outcome.short
-        rooms = {key: await self._make_room(key[1], units=units) for key, units in short.items()}
+    def _retry(self, again: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:
+        """Those that moved go first in the next batch; those that are starved go there once room was made."""
         for request, outcome in reversed(again):
-            delay = outcome.delay_seconds
-            if outcome.relief is not None:
-                room = rooms[_key(outcome.relief)]
-                if room is None:
-                    request.fail(for_now(outcome.refusal))
-                    continue
-                if room.is_dry:
-                    request.dry |= {_key(outcome.relief)}
-                elif not room.ended:
-                    delay = CONTENDED_SECONDS
-            if delay and not self._closing:
-                self._enter_later(request, seconds=delay)
-            else:
-                self._enter(request, first=True)
+            if outcome.relief is None:
+                self._enter_again(request, outcome.delay_seconds)
+        self._starved.add([(request, outcome) for request, outcome in again if outcome.relief is not None])
 
-    async def _make_room(self, relief: object, *, units: int) -> Room | None:
-        """None where it failed: then the requests that need room are refused for now, and the queue goes on."""
-        try:
-            return await self._relieve(relief, units=units, lock_seconds=self.lock_seconds)
-        except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this queue caused it)
-            log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
-            return None
+    def _enter_again(self, request: QueuedRequest[A], delay_seconds: float) -> None:
+        if delay_seconds and not self._closing:
+            self._enter_later(request, seconds=delay_seconds)
+        else:
+            self._enter(request, first=True)
 
     def _enter_later(self, request: QueuedRequest[A], *, seconds: float) -> None:
         def enter() -> None:
@@ -436,13 +413,3 @@ class SharedTransaction(msgspec.Struct, Generic[A]):
         """The transaction was rolled back for certain."""
         for request in self.requests:
             request.in_flight = False
-
-
-def _key(relief: object) -> tuple[type, object]:
-    """A pool and a buyer's total may be equal as tuples."""
-    return type(relief), relief
-
-
-def for_now(refusal: Refusal) -> Refusal:
-    """The same refusal, of a request that may succeed later: it is not known yet that nothing is left."""
-    return dataclasses.replace(refusal, transient=True)  # type: ignore[type-var] # every refusal with a relief has it

@@ -202,9 +202,12 @@ class BestSeats:
 
     def _wake(self, pending: _EventRequests, event_id: EventId) -> None:
         if pending.waiting and pending.reading is None:
-            pending.reading = asyncio.get_running_loop().create_task(self._read(pending, event_id))
+            reading = asyncio.get_running_loop().create_task(self._read(pending, event_id))
+            # Done already where the event loop begins tasks at once and the store answered without a wait.
+            pending.reading = None if reading.done() else reading
 
     async def _read(self, pending: _EventRequests, event_id: EventId) -> None:
+        pending.reading = asyncio.current_task()
         try:
             while pending.waiting:
                 batch, pending.waiting = pending.waiting[:BATCH_MAX], pending.waiting[BATCH_MAX:]

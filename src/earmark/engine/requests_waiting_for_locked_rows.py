@@ -84,11 +84,13 @@ class BlockedRows(Generic[A]):
         if self._waiting >= self._waiting_max:
             request.fail(Overloaded())
             return
-        if row not in self.rows:
-            self.rows[row] = deque()
-            self._wait_for(row)
-        (self.rows[row].appendleft if first else self.rows[row].append)(request)
+        is_new = row not in self.rows
+        queue = self.rows.setdefault(row, deque())
+        (queue.appendleft if first else queue.append)(request)
         self._waiting += 1
+        if is_new:
+            # The last step: where the event loop begins tasks at once, the row may have been had before this returns.
+            self._wait_for(row)
 
     def _drop_answered(self) -> None:
         for row, queue in self.rows.items():

@@ -3,7 +3,6 @@
 Worth using without the booking engine, and independent of it.
 """
 
-from earmark.locks.advisory_in_progress_marker import Marker
 from earmark.locks.backend_protocol import Backend, Claim, DirectBackend, Grant, Group, Holding
 from earmark.locks.errors import (
     AlreadyMarked,
@@ -20,6 +19,7 @@ from earmark.locks.errors import (
 from earmark.locks.lock import Attempt, Held, Lock
 from earmark.locks.lock_manager import Locks
 from earmark.locks.sync_locks import SyncHeld, SyncLocks
+from earmark.locks.work_in_progress_marker import Marker
 
 __all__ = [
     "AlreadyMarked",

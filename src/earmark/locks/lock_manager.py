@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from earmark.locks import check_and_call_given_function
 from earmark.locks import keys as names
 from earmark.locks.acquire_checks_and_stats import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
-from earmark.locks.advisory_in_progress_marker import MARKER_START, Marker
 from earmark.locks.backend_from_url import BackendSettings, backend_factory_of
 from earmark.locks.backend_protocol import Claim
 from earmark.locks.call_methods_after_fork import call_in_child
@@ -24,6 +23,7 @@ from earmark.locks.lock import Attempt, Held, Lock
 from earmark.locks.renew_lock_while_held import LIFE_SECONDS_DEFAULT, renewal_of
 from earmark.locks.stats import Stats
 from earmark.locks.sync_locks import SyncLocks
+from earmark.locks.work_in_progress_marker import MARKER_START, Marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

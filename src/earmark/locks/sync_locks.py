@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 from earmark.locks import check_and_call_given_function
 from earmark.locks import keys as names
 from earmark.locks.acquire_checks_and_stats import lost_on_its_way, note_grant, note_refusal, several, sorted_keys
-from earmark.locks.advisory_in_progress_marker import Marker
 from earmark.locks.backend_protocol import Claim
 from earmark.locks.call_methods_after_fork import call_in_child
 from earmark.locks.duration_limits import ttl_seconds, wait_seconds
@@ -25,6 +24,7 @@ from earmark.locks.errors import AlreadyMarked, LockBusy, LocksUnavailable, Queu
 from earmark.locks.held_lock_base_class import HeldLock
 from earmark.locks.renew_lock_while_held import ThreadWatchdog
 from earmark.locks.with_blocks_by_caller import BlockEntries
+from earmark.locks.work_in_progress_marker import Marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
-from earmark.errors import EarmarkError, Outage, Overloaded
+from earmark.errors import Outage, Overloaded
 from earmark.observability import logs
 from earmark.seatmap import sse_frames
 from earmark.seatmap.follow_seat_changes import EventChannel
@@ -298,8 +298,11 @@ class StreamHub:
             return channel
         opening = self._opening.get(event_id)
         if opening is None:
-            opening = self._opening[event_id] = asyncio.create_task(self._begin(event_id))
+            opening = asyncio.create_task(self._begin(event_id))
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+            # Done already where the event loop begins tasks at once and the store answered without a wait.
+            if not opening.done():
+                self._opening[event_id] = opening
         return await asyncio.shield(opening)
 
     async def _begin(self, event_id: EventId) -> EventChannel:
@@ -318,7 +321,7 @@ class StreamHub:
                 self._tasks = [asyncio.create_task(one) for one in doing]
             return channel
         finally:
-            del self._opening[event_id]
+            self._opening.pop(event_id, None)
 
     def _close_if_idle(self, event_id: EventId) -> None:
         """Close a channel without current or joining readers; with the last one, stop the hub's own tasks."""
@@ -353,15 +356,17 @@ class StreamHub:
                 continue
             self._counted_at = time.monotonic()
             try:
-                counted = await self._store.outbox.count(self._channels.keys())
+                await self._count()
             except Outage as outage:
                 log.warning("stream", outcome=outage.code, **outage.facts())
-            except EarmarkError:
+            except Exception:
+                # Without this task no change of another process would be found until the last reader leaves.
                 log.exception("stream", outcome="internal")
-            else:
-                for event_id, entries in counted.items():
-                    if channel := self._channels.get(event_id):
-                        channel.on_count(entries)
+
+    async def _count(self) -> None:
+        for event_id, entries in (await self._store.outbox.count(self._channels.keys())).items():
+            if channel := self._channels.get(event_id):
+                channel.on_count(entries)
 
     async def _tick(self) -> None:
         while True:

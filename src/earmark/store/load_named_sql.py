@@ -18,9 +18,9 @@ _IN_BOTH = (
     "number_and_read_journal.sql",
     "prepaid_accounts.sql",
     "api_keys.sql",
-    "newest_entry_and_seats_by_id.sql",
+    "reads_to_follow_seat_changes.sql",
     "heartbeats.sql",
-    "cleanup_backlog_recounts.sql",
+    "clear_keys_count_backlog_recount_pools.sql",
     "webhooks.sql",
 )
 FILES = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from earmark.errors import SetupError
 from earmark.workers.due_hold_sweeper import Sweeper
 from earmark.workers.heartbeat import Heartbeat
-from earmark.workers.journal_publishing_relay import OutboxRelay
+from earmark.workers.journal_numbering_and_publishing_relay import OutboxRelay
 from earmark.workers.old_row_janitor import Janitor
 from earmark.workers.stuck_lock_monitor import LockMonitor
 from earmark.workers.unfinished_payment_reconciler import Reconciler

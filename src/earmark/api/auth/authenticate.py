@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope as AsgiScope
 
-    from earmark.api.endpoint import Endpoint
+    from earmark.api.endpoint_declaration import Endpoint
     from earmark.api.open_services_for_handlers import Services
 
 

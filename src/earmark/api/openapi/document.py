@@ -18,7 +18,7 @@ from earmark.schemas import responses
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from earmark.api.endpoint import Endpoint
+    from earmark.api.endpoint_declaration import Endpoint
 
 _REF = "#/components/schemas/{name}"
 DESCRIPTION = (

@@ -13,7 +13,7 @@ from earmark.domain.webhook import DeliveryState
 from earmark.schemas import requests
 
 if TYPE_CHECKING:
-    from earmark.api.endpoint import Endpoint
+    from earmark.api.endpoint_declaration import Endpoint
 
 TEXT: dict[str, Any] = {"type": "string"}
 KEY: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$"}

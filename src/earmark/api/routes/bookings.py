@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.problem_response import Forbidden
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response

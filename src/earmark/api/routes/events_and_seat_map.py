@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
 from earmark.domain.id_types import EventId, SeatId

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from earmark.api.auth.keys_and_tokens import GUEST_ISSUER, GUEST_SECONDS, new_guest
 from earmark.api.auth.read_and_set_guest_cookie import set_cookie
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.middleware.read_forwarded_headers import address_at
 from earmark.api.problem_response import NotFound
 from earmark.api.request_context_for_handlers import KEY_HEADER, RequestContext

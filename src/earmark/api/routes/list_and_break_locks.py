@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.pagination import read_limit
 from earmark.api.problem_response import LockUnknown
 from earmark.api.response import ApiResponse, json_response

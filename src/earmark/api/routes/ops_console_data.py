@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from earmark.api import derive_ops_alerts
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.webhooks_and_deliveries import BY_THE_SHOP
 from earmark.domain.money import Money

@@ -10,7 +10,7 @@ import msgspec
 
 from earmark.api import problem_response
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.middleware.read_forwarded_headers import address_at
 from earmark.api.request_context_for_handlers import KEY_HEADER, RequestContext
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response

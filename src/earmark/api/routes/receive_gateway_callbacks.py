@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.problem_response import CallbackForged, NotFound
 from earmark.api.response import ApiResponse, json_response
 from earmark.engine.ports.gateway import CallbackRefused, GatewaySilent

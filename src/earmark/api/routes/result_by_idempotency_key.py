@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.pay_refund_and_list_payments import write_payment
 from earmark.domain.booking_state_machine import State

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from earmark.api.auth.authenticate import credential_of
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.middleware.read_forwarded_headers import address_at
 from earmark.api.routes.events_and_seat_map import event_id_of
 from earmark.errors import EventUnknown, InvalidRequest, StoreUnavailable

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.api.auth.keys_and_tokens import Scope
-from earmark.api.endpoint import Endpoint
+from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes.webhook_subscription_idempotency import deed_of, once

@@ -30,8 +30,8 @@ from earmark.bench.attacks.kinds import (
     malformed_requests,
 )
 from earmark.bench.attacks.kinds.card_testing_and_guessed_codes import CardTesting, GuessedAccountCodes
+from earmark.bench.attacks.kinds.idempotency_keys_of_refused_holds import RefusedKeys
 from earmark.bench.attacks.kinds.payments_while_gateway_refuses_key import DeniedGateway
-from earmark.bench.attacks.kinds.refused_idempotency_keys import RefusedKeys
 from earmark.bench.attacks.kinds.requests_for_public_pages import PublicPages
 from earmark.bench.attacks.kinds.webhooks_to_internal_addresses import InwardWebhooks
 from earmark.bench.attacks.request_sender import ConnectionJob, JobAnswers, RequestJob, counted

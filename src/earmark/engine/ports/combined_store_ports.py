@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from earmark.engine.api_keys import KeepsKeys
-from earmark.engine.ports.cleanup_backlog_recounts import KeptUp
-from earmark.engine.ports.newest_entry_and_seats_by_id import Followed
+from earmark.engine.ports.clear_keys_count_backlog_recount_pools import KeptUp
 from earmark.engine.ports.payment_monitoring_reads import WatchesPayments
+from earmark.engine.ports.reads_to_follow_seat_changes import Followed
 from earmark.engine.ports.webhook_storage import KeepsWebhooks
 from earmark.engine.prepaid_accounts import KeepsAccounts
 

@@ -205,8 +205,11 @@ class Transaction(Protocol):
         """
         ...
 
-    async def has_due(self, within: PoolRef | TotalRef) -> bool:
-        """Whether holds of this pool or buyer are still due, those included that another transaction is changing."""
+    async def have_due(self, refs: Sequence[PoolRef | TotalRef]) -> list[bool]:
+        """For each of these pools and buyers whether holds are still due.
+
+        Those that another transaction is changing are included.
+        """
         ...
 
     async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:

@@ -10,6 +10,8 @@ from earmark.domain.id_types import PoolRef, TotalRef
 from earmark.engine.pending_writes import PendingWrites
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from earmark.domain.booking import Booking
     from earmark.engine.ports.store import Ids, Transaction
 
@@ -68,5 +70,11 @@ async def make_room(transaction: Transaction, *, limit: int, ids: Ids, within: P
             units = sum(line.units for booking in expired for line in booking.lines.pools if line.id == within.pool_id)
         case TotalRef():
             units = sum(booking.lines.units for booking in expired)
-    passed_over = len(expired) < limit and await transaction.has_due(within)
+    passed_over = len(expired) < limit and any(await transaction.have_due([within]))
     return Room(ended=len(expired), units=units, passed_over=passed_over)
+
+
+async def have_due(transaction: Transaction, *, refs: Sequence[PoolRef | TotalRef]) -> list[bool]:
+    """For each of these pools and buyers, whether making room could bring anything."""
+    await transaction.begin([])
+    return await transaction.have_due(refs)

@@ -164,6 +164,7 @@ class _Granting:
         self.decisions.complete(command, booking, record=record)
 
     def _judge(self, command: Hold, *, limit: int | None) -> TryAgain | None:
+        """Refuse at once where nothing is held that could lapse; else let lapsed holds be ended first."""
         self._check_seats(command)
         if moved := [ref.seat_id for ref in command.seat_refs if ref not in self.unmoved]:
             return TryAgain(refusal=SeatsTaken(seats=moved, transient=True), rounds_max=MOVED_ROUNDS_MAX)
@@ -171,6 +172,8 @@ class _Granting:
             free = self._free(ref)
             if units > free:
                 short = PoolExhausted(pool=ref.pool_id, asked=units, available=max(free, 0))
+                if not self.pools[ref].held:
+                    raise short
                 return TryAgain(refusal=short, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=units - free)
         if limit is None:
             return None
@@ -178,6 +181,8 @@ class _Granting:
         have = self.totals[total] + self.decisions.writes.totals.get(total, 0)
         if have + command.units > limit:
             over = LimitExceeded(limit=limit, have=have, asked=command.units)
+            if not self.totals[total]:
+                raise over
             short_by = have + command.units - limit
             return TryAgain(refusal=over, rounds_max=RELIEF_ROUNDS_MAX, relief=total, short=short_by)
         return None

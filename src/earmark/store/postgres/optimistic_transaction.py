@@ -20,7 +20,7 @@ from earmark.domain.booking_state_machine import ACTIVE_STATES
 from earmark.domain.id_types import PaymentId, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, TransactionStart
 from earmark.store.postgres import convert_rows_and_values
-from earmark.store.postgres.trace_locked_rows_to_requests import WantedLocks
+from earmark.store.postgres.find_rows_that_blocked_requests import WantedLocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -288,9 +288,9 @@ class OptimisticWrite:
         """Under locks only: what is due is found among rows that no other transaction is changing."""
         _refuse(wanted)
 
-    async def has_due(self, within: PoolRef | TotalRef) -> bool:
+    async def have_due(self, refs: Sequence[PoolRef | TotalRef]) -> list[bool]:
         """Refused: this step works under locks only."""
-        _refuse(within)
+        _refuse(refs)
 
     def _price(self, ref: PoolRef) -> int | None:
         return pool.price if (pool := self._pools.get(ref)) else None

@@ -16,10 +16,10 @@ from earmark.engine.prepaid_accounts import Accounts
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import load_named_sql
 from earmark.store.both_databases.api_keys import StoredKeys
-from earmark.store.both_databases.newest_entry_and_seats_by_id import StoredFollowedEvents
 from earmark.store.both_databases.prepaid_accounts import StoredAccounts
+from earmark.store.both_databases.reads_to_follow_seat_changes import StoredFollowedEvents
 from earmark.store.postgres import convert_rows_and_values
-from earmark.store.postgres.cleanup_backlog_recounts import PostgresUpkeep
+from earmark.store.postgres.clear_keys_count_backlog_recount_pools import PostgresUpkeep
 from earmark.store.postgres.commit_or_abandon_connection import check_warnings, commit, roll_back
 from earmark.store.postgres.connection_and_optimistic_write_counts import OptimisticWriteCounts, figures
 from earmark.store.postgres.connections import PostgresConnections
@@ -36,6 +36,7 @@ from earmark.store.postgres.driver_errors import (
     was_ended_by_server,
 )
 from earmark.store.postgres.event_and_booking_reads import BookingReads
+from earmark.store.postgres.find_rows_that_blocked_requests import WantedLocks, find_locked
 from earmark.store.postgres.heartbeats import PostgresBeats
 from earmark.store.postgres.migrate import split_url
 from earmark.store.postgres.number_and_read_journal import PostgresOutbox
@@ -46,7 +47,6 @@ from earmark.store.postgres.rows_cached_for_optimistic_write import SeatCache
 from earmark.store.postgres.seat_map import read_map
 from earmark.store.postgres.session_settings import SET_LOCAL, SETTINGS
 from earmark.store.postgres.startup_and_invariant_checks import StartupChecks
-from earmark.store.postgres.trace_locked_rows_to_requests import WantedLocks, find_locked
 from earmark.store.postgres.transaction_queries import PostgresTransaction, wait_for_standby
 from earmark.store.postgres.webhook_delivery_queue import PostgresWebhooks
 
@@ -296,6 +296,8 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
                 until = asyncio.get_running_loop().time() + within
                 async with self._idle.connection(until=until) as connection:
                     return await connection.fetch(query, wanted)
+            except asyncpg.LockNotAvailableError as busy:
+                raise RowBusy(because=str(busy)) from busy
             except SILENT_OR_STOPPED as silence:
                 if connection is not None:
                     self._connections.renew_after(silence)
@@ -365,6 +367,9 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
                 async with asyncio.timeout(within), self._connections.borrow() as connection:
                     begun = True
                     return await ask(connection)
+            except asyncpg.LockNotAvailableError as busy:
+                # A plain read waits only for a whole table: an operator rewrites or alters it.
+                raise RowBusy(because=str(busy)) from busy
             except SILENT_OR_STOPPED as silence:
                 if begun:
                     self._connections.renew_after(silence)

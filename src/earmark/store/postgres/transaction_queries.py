@@ -9,7 +9,7 @@ from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes, TransactionSta
 from earmark.store import load_named_sql
 from earmark.store.both_databases.payments_and_refunds import PaymentSteps
 from earmark.store.postgres import convert_rows_and_values
-from earmark.store.postgres.trace_locked_rows_to_requests import WantedLocks
+from earmark.store.postgres.find_rows_that_blocked_requests import WantedLocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -139,10 +139,16 @@ class PostgresTransaction(PaymentSteps):
             found = await self.fetch("lock_due", self._now, limit)
         return [convert_rows_and_values.booking(row) for row in found]
 
-    async def has_due(self, within: PoolRef | TotalRef) -> bool:
-        """By the same indexes, without a lock."""
-        name = "has_due_of_pool" if isinstance(within, PoolRef) else "has_due_of_buyer"
-        return bool(await self.connection.fetchval(self._sql[name], self._now, *within))
+    async def have_due(self, refs: Sequence[PoolRef | TotalRef]) -> list[bool]:
+        """By the same indexes, without a lock: one statement for all pools, and one for all buyers."""
+        found = [False] * len(refs)
+        for kind, name in ((PoolRef, "find_pools_with_due"), (TotalRef, "find_buyers_with_due")):
+            places = [place for place, ref in enumerate(refs) if isinstance(ref, kind)]
+            if places:
+                wanted = convert_rows_and_values.columns([refs[place] for place in places], width=2)
+                for row in await self.fetch(name, self._now, *wanted):
+                    found[places[row["n"] - 1]] = True
+        return found
 
     async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         """A transaction that takes the same payment is waited for."""

@@ -9,11 +9,11 @@ from earmark.engine.ports.store import LOCK_SECONDS_MAX, Flaw, Transaction
 from earmark.engine.prepaid_accounts import Accounts
 from earmark.store import load_named_sql
 from earmark.store.both_databases.api_keys import StoredKeys
-from earmark.store.both_databases.newest_entry_and_seats_by_id import StoredFollowedEvents
 from earmark.store.both_databases.pending_migrations import check_current
 from earmark.store.both_databases.prepaid_accounts import StoredAccounts
+from earmark.store.both_databases.reads_to_follow_seat_changes import StoredFollowedEvents
 from earmark.store.sqlite import convert_rows_and_values
-from earmark.store.sqlite.cleanup_backlog_recounts import SqliteUpkeep
+from earmark.store.sqlite.clear_keys_count_backlog_recount_pools import SqliteUpkeep
 from earmark.store.sqlite.event_and_booking_reads import SqliteBookingReads
 from earmark.store.sqlite.heartbeats import SqliteBeats
 from earmark.store.sqlite.migrate import read_applied

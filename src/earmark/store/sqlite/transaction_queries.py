@@ -102,11 +102,15 @@ class SqliteTransaction(PaymentSteps):
             found = self._fetch("lock_due", now, limit, skip)
         return [convert_rows_and_values.booking(row) for row in found]
 
-    async def has_due(self, within: PoolRef | TotalRef) -> bool:
-        """By the queries that find them."""
-        if isinstance(within, PoolRef):
-            return bool(await self.lock_due(limit=1, pool=within))
-        return bool(await self.lock_due(limit=1, event_id=within.event_id, buyer=within.buyer))
+    async def have_due(self, refs: Sequence[PoolRef | TotalRef]) -> list[bool]:
+        """By the queries that find them, one by one: each is a step in an index, and none leaves this process."""
+        found = [
+            await self.lock_due(limit=1, pool=ref)
+            if isinstance(ref, PoolRef)
+            else await self.lock_due(limit=1, event_id=ref.event_id, buyer=ref.buyer)
+            for ref in refs
+        ]
+        return list(map(bool, found))
 
     async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         """One by one, since each says whether it was free."""

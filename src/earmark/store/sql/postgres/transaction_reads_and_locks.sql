@@ -71,15 +71,22 @@ SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, exp
    AND lines -> 'pools' @> jsonb_build_array(jsonb_build_object('id', $4::text))
  ORDER BY expires_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
 
--- name: has_due_of_buyer
--- Whether lapsed holds of a buyer are left, also those that another transaction is changing.
-SELECT EXISTS (SELECT 1 FROM bookings WHERE state = 'held' AND expires_at <= $1 AND event_id = $2 AND buyer = $3);
+-- name: find_buyers_with_due
+-- Which of these buyers have lapsed holds, also those that another transaction is changing. What is due is read once for
+-- all of them: as a condition of its own, IS TRUE keeps it from being joined, which would read it for each buyer again.
+SELECT r.n FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS r (event_id, buyer, n)
+ WHERE ((r.event_id, r.buyer) IN (SELECT b.event_id, b.buyer FROM bookings b
+                                   WHERE b.state = 'held' AND b.expires_at <= $1)) IS TRUE;
 
--- name: has_due_of_pool
--- Whether lapsed holds of a pool are left, also those that another transaction is changing.
-SELECT EXISTS (SELECT 1 FROM bookings
-                WHERE state = 'held' AND expires_at <= $1 AND event_id = $2
-                  AND lines -> 'pools' @> jsonb_build_array(jsonb_build_object('id', $3::text)));
+-- name: find_pools_with_due
+-- Which of these pools have units in lapsed holds, also in those that another transaction is changing; read once, too.
+WITH due AS MATERIALIZED (
+    SELECT DISTINCT b.event_id, line ->> 'id' AS id
+      FROM bookings b CROSS JOIN LATERAL jsonb_array_elements(b.lines -> 'pools') AS line
+     WHERE b.state = 'held' AND b.expires_at <= $1
+)
+SELECT r.n FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS r (event_id, id, n)
+ WHERE ((r.event_id, r.id) IN (SELECT due.event_id, due.id FROM due)) IS TRUE;
 
 -- name: make_totals
 -- First holds have no total to lock yet. Sorted, and what is there is locked on the way (a conflict locks, and changes

@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 
-from earmark.store.both_databases.cleanup_backlog_recounts import RECOUNT_SECONDS_MAX, StoredUpkeep
+from earmark.store.both_databases.clear_keys_count_backlog_recount_pools import RECOUNT_SECONDS_MAX, StoredUpkeep
 from earmark.store.postgres.session_settings import ANY_PLAN
 
 

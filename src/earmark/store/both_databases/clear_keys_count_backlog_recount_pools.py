@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from earmark.engine.ports.cleanup_backlog_recounts import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
+from earmark.engine.ports.clear_keys_count_backlog_recount_pools import BACKLOG_COUNTED_MAX, Backlog, Forgetting, Holds
 from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX, execute_alone, from_row
 
 if TYPE_CHECKING:

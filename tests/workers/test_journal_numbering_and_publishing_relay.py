@@ -12,7 +12,7 @@ from earmark.library import Earmark
 from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.testing import open_in_memory
 from earmark.workers import loop
-from earmark.workers.journal_publishing_relay import OutboxRelay
+from earmark.workers.journal_numbering_and_publishing_relay import OutboxRelay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -5,8 +5,13 @@ from __future__ import annotations
 import sqlite3
 from datetime import timedelta
 
-from earmark.engine.ports.cleanup_backlog_recounts import Forgetting
-from earmark.store.both_databases.cleanup_backlog_recounts import FIRST, KEYS, StoredUpkeep, until_not_over
+from earmark.engine.ports.clear_keys_count_backlog_recount_pools import Forgetting
+from earmark.store.both_databases.clear_keys_count_backlog_recount_pools import (
+    FIRST,
+    KEYS,
+    StoredUpkeep,
+    until_not_over,
+)
 
 
 class SqliteUpkeep(StoredUpkeep):
