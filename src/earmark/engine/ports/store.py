@@ -311,7 +311,7 @@ class Flaw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Parts, Protocol):
-    """Where bookings, payments and the journal are kept; only the store decides what is sold."""
+    """Where bookings, payments and the journal are kept: what it has committed is sold, and nothing else is."""
 
     @property
     def outbox(self) -> Outbox:
