@@ -1,8 +1,10 @@
 """Group commit: requests that arrive while a transaction commits share the next one.
 
-There is no timer. A lone request is run at once; under load, batches grow by themselves, up to a cap that keeps the
-connection slots from committing in step. Within a batch the order of arrival decides. One failing request never fails
-the others: a batch that breaks is split and run again, until the one that breaks is alone.
+No batch waits to be filled. A request that comes while no batch of its verb runs is run at once. Any other waits for
+the next batch: that begins when a running one ends, or earlier in another connection slot, when many requests wait or
+the running batches take too long. Under load, batches grow by themselves, up to a cap that keeps the connection slots
+from committing in step. Within a batch the order of arrival decides. A request that causes an error never fails the
+others: its batch is split and run again, until that request is alone.
 
 Nor does one locked row stop the others. A batch waits for it only as long as a few batches take. Then the requests that
 need the row wait for it in a transaction of their own (`requests_waiting_for_locked_rows`), and the others are run
