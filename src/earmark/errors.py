@@ -1,8 +1,9 @@
 """The three ways Earmark fails, in one file.
 
-A `Refusal` is the rules saying no: nothing was changed, and `transient` tells whether the same
-request may succeed later. An `Outage` is a dependency that stayed silent: nothing was decided, or
-the outcome is not known yet. A bug of ours is an `assert`.
+A `Refusal` is the rules saying no: what was asked for was not done, and `transient` tells whether
+the same request may succeed later. An `Outage` is a dependency that stayed silent, or more work
+than can be done in time: nothing was decided, or the outcome is not known yet. A bug of ours is an
+`assert`.
 
 Errors carry facts; `earmark.api` turns them into sentences for buyers and engineers.
 """
@@ -39,7 +40,10 @@ class EarmarkError(Exception):
 
 
 class Refusal(EarmarkError):
-    """The rules say no, and nothing was changed."""
+    """The rules say no: what was asked for was not done.
+
+    A lapsed hold that the request met has expired all the same.
+    """
 
 
 class Outage(EarmarkError):

@@ -5,9 +5,9 @@
         booking = await earmark.hold("concert", buyer="alice", seats=["A1"])
         booking = await earmark.confirm(booking.id, payment_id="till-1")
 
-Each call returns the booking as it then is, or raises a `Refusal` (the rules say no, nothing was changed) or an
-`Outage` (a dependency stayed silent). `earmark.client` has the same calls for a server somewhere else: the same
-arguments, the same values, the same errors.
+Each call returns the booking as it then is, or raises a `Refusal` (the rules say no) or an `Outage` (a
+dependency stayed silent). `earmark.client` has the same calls for a server somewhere else: the same arguments, the same
+values, the same errors.
 """
 
 from __future__ import annotations
