@@ -1,4 +1,7 @@
-"""Decides one batch of commands in one transaction, from its idempotency keys to its results.
+"""What the verbs share to decide a batch of commands in one transaction, from its idempotency keys to its results.
+
+`BatchDecisions` keeps the outcome of each command and what is to be written; a verb sets both. The functions behind it
+are the steps that all verbs on existing bookings have in common. The store opens and commits the transaction.
 
 Commands are decided in order of arrival. No caller gets its result before the transaction has committed, so a request
 is refused only once the request that won has been committed.

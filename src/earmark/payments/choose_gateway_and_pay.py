@@ -1,4 +1,7 @@
-"""The payment service: which gateways this process has, and for how long a request waits for one of them."""
+"""The payment service that handlers call: it chooses the gateway of a payment, and pays, refunds and cancels.
+
+A request waits for its gateway only for a set time; what is not decided by then goes on without it.
+"""
 
 from __future__ import annotations
 

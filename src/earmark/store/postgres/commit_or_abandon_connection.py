@@ -1,4 +1,8 @@
-"""How a transaction ends: commit, rollback, and when a commit's outcome is unknown."""
+"""Ends a transaction: commits it or rolls it back, and abandons a connection that did not answer.
+
+`store.py` notices when a connection broke, and raises `OutcomeUnknown` if a commit had been sent on it. This module
+raises that only for a commit which PostgreSQL reports with a warning.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,11 @@ class NeedsLocks(Exception):
 
 
 class OptimisticWrite:
-    """What was seen so far, by kind of row, and the call that will write."""
+    """A `Transaction` that locks nothing before its one writing call: what was read so far, and that call.
+
+    Its `lock_*` methods only read, or assume. They have these names because the port's steps have them: a verb runs on
+    this class and on `PostgresTransaction`, which does lock, and does not know which it has.
+    """
 
     def __init__(
         self,
