@@ -15,7 +15,7 @@ SIZES = (10_000, 40_000) if os.environ.get("EARMARK_PROOF") else (2_500, 10_000)
 DOUBLED_MAX = 3.0
 """Twice as much costs twice as much where the cost is linear, and four times as much where it is quadratic."""
 ATTEMPTS = 6
-SHORT_RUNS = 4
+SHORT_RUNS = 2
 """How often the short text is measured again in each attempt."""
 NOISE_NANOSECONDS = 50_000
 """Lower costs cannot be distinguished from a machine's noise; what is quadratic costs a thousand times as much."""

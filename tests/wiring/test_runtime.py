@@ -11,6 +11,7 @@ from tests.api.conftest import KEY
 from earmark.asgi import Service
 from earmark.clock import SystemClock
 from earmark.config import Settings
+from earmark.domain import payment as law
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
@@ -155,8 +156,11 @@ async def test_the_store_is_closed_last_and_takes_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("workers", [True, False])
-async def test_the_library_completes_payments_at_the_callers_own_gateway(*, workers: bool) -> None:
+async def test_the_library_completes_payments_at_the_callers_own_gateway(
+    monkeypatch: pytest.MonkeyPatch, *, workers: bool
+) -> None:
     """With workers the reconciler asks the gateway again; without them, the control, the payment stays open."""
+    monkeypatch.setattr(law, "WAIT_SECONDS_MIN", 0.1)
     gateway = SandboxGateway(Sandbox(SystemClock()))
     gateway.script.add(Fault.ERROR_BEFORE, "capture")
     async with Earmark.open("memory:", mode="test", gateways={"own": gateway}, workers=workers) as shop:
