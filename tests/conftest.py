@@ -156,6 +156,8 @@ def postgres_server() -> Iterator[Postgres]:
         unavailable(reason)
     with server:
         yield server
+        if not os.environ.get(server.url_variable):
+            server.kill()  # its data goes with it: nothing is to be written down in an orderly stop
 
 
 @pytest.fixture(scope="module")

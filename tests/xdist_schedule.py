@@ -11,7 +11,7 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 if TYPE_CHECKING:
     import pytest
 
-WITH_REDIS = ("test_races", "test_idempotency", "test_ownership", "test_booking_lifecycle")
+WITH_REDIS = ("test_races", "test_idempotency", "test_ownership")
 """The files of `tests/acceptance` that are run with Redis too, and not only in a proof."""
 FLEET_WITH_REDIS = (*WITH_REDIS, "test_idempotency_races", "test_overlapping_claims")
 OWN_SERVERS = ("test_stopping", "test_durability", "test_server_processes", "test_redis_faults")

@@ -46,7 +46,7 @@ AWAITED = {
 }
 """All that the saga awaits of its store and its gateway, beside what it does within transactions."""
 EACH_IN_MEMORY = 1 if PROOF else 29
-EACH_BESIDE = 1 if PROOF else 11
+EACH_BESIDE = 1 if PROOF else 17
 """In addition, each so many of the moments that are not within a transaction."""
 EACH_ON_SQLITE = 1 if PROOF else 179
 EACH_ON_POSTGRES = 7 if PROOF else 13
