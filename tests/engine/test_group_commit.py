@@ -436,15 +436,15 @@ async def test_a_request_waits_for_its_duplicate_without_holding_up_the_queue(
     queue: QueueUnderTest, turn: Turn, jump: Callable[[float], None]
 ) -> None:
     """A duplicate that is being decided elsewhere is checked later; other requests pass meanwhile."""
-    waits = queue.submit(1)
-    (await queue.store.next()).commit(TWIN)
+    waits = queue.submit(1, within=60)
+    (await queue.store.next()).commit(msgspec.structs.replace(TWIN, delay_seconds=30))
     await turn()
     passes = queue.submit(2)
     batch = await queue.store.next()
     assert batch.numbers == (2,)
     batch.commit()
     assert await passes == 2
-    jump(1)
+    jump(31)
     later = await queue.store.next()
     assert later.numbers == (1,)
     later.commit()
