@@ -78,7 +78,6 @@ class BatchQueue(Generic[A]):
         self._waiting_max = waiting_max
         self._waiting_seconds_max = waiting_seconds_max
         self._requests_in_flight = 0
-        """Requests that are under way."""
         self._pace = CommitSpeed()
         self._queue: deque[QueuedRequest[A]] = deque()
         self._running: set[asyncio.Task[None]] = set()
@@ -87,13 +86,17 @@ class BatchQueue(Generic[A]):
         self._standstill: asyncio.TimerHandle | None = None
         self._later: dict[QueuedRequest[A], asyncio.TimerHandle] = {}
         self._deadlines: DeadlineTimer[QueuedRequest[A]] = DeadlineTimer()
-        # Counted apart from the queue: requests for one row must not keep out those for others.
+        # Both are counted apart from the queue: requests for one row or pool must not keep out those for others.
         self._blocked: BlockedRows[A] = BlockedRows(waiting_max=waiting_max // 2, wait_for=self._start_waiting)
         self._row_waits = row_waits or asyncio.Semaphore(ROW_WAITS_MAX)
         self._row_tries = asyncio.Semaphore(ROW_WAITS_MAX)
         self._row_tasks: set[asyncio.Task[None]] = set()
         self._starved: RequestsWaitingForRoom[A] = RequestsWaitingForRoom(
-            relieve=relieve, have_due=have_due, lock_seconds=lambda: self.lock_seconds, enter=self._enter_again
+            relieve=relieve,
+            have_due=have_due,
+            lock_seconds=lambda: self.lock_seconds,
+            enter=self._enter_again,
+            waiting_max=waiting_max // 2,
         )
         self._closing = False
 
@@ -140,7 +143,7 @@ class BatchQueue(Generic[A]):
         a burst is accepted as far as it can be decided in time, and none is accepted only to be refused too late.
         """
         queue = self._queue
-        if len(queue) + len(self._starved) >= self._waiting_max:
+        if len(queue) >= self._waiting_max:
             return True
         if not queue:
             return False
@@ -381,17 +384,14 @@ class BatchQueue(Generic[A]):
         self._starved.add([(request, outcome) for request, outcome in again if outcome.relief is not None])
 
     def _enter_again(self, request: QueuedRequest[A], delay_seconds: float) -> None:
-        if delay_seconds and not self._closing:
-            self._enter_later(request, seconds=delay_seconds)
-        else:
-            self._enter(request, first=True)
-
-    def _enter_later(self, request: QueuedRequest[A], *, seconds: float) -> None:
         def enter() -> None:
             del self._later[request]
             self._enter(request)
 
-        self._later[request] = asyncio.get_running_loop().call_later(seconds, enter)
+        if delay_seconds and not self._closing:
+            self._later[request] = asyncio.get_running_loop().call_later(delay_seconds, enter)
+        else:
+            self._enter(request, first=True)
 
 
 class SharedTransaction(msgspec.Struct, Generic[A]):
