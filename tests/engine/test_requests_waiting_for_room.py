@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.engine.conftest import NOW
 
+from earmark.domain.id_types import Buyer, EventId, TotalRef
+from earmark.engine import requests_waiting_for_room
 from earmark.engine.commands_and_results import Decided, TryAgain
 from earmark.engine.group_commit import BatchQueue
+from earmark.engine.requests_waiting_for_room import RequestsWaitingForRoom
 from earmark.engine.verbs.expire import Room
-from earmark.errors import Overloaded, PoolExhausted, SeatsTaken, StoreUnavailable
+from earmark.errors import LimitExceeded, Overloaded, PoolExhausted, SeatsTaken, StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tests.engine.conftest import QueueUnderTest
 
@@ -131,20 +134,194 @@ async def test_a_read_that_fails_refuses_for_now(queue: QueueUnderTest) -> None:
     assert queue.store.reliefs == []
 
 
-async def test_requests_that_wait_for_room_count_as_waiting(queue_of: Callable[..., QueueUnderTest]) -> None:
-    """They are bounded with those in the queue, so that a rush for a sold-out pool is refused when it is too long."""
-    queue, relief = queue_of(waiting_max=2), Relief()
+async def starve(queue: QueueUnderTest, turn: Turn, *, units_of: str, numbers: Sequence[int]) -> Relief:
+    """These need room in one pool, and it is not made before the test says so."""
+    relief = Relief()
     queue.batcher._starved._relieve = relief.relieve
-    starved = [queue.submit(number) for number in (1, 2)]
-    (await queue.store.next()).commit(starved_of("GA"), starved_of("GA"))
+    for number in numbers:
+        queue.submit(number)
+    await turn()
+    (await queue.store.next()).commit(*(starved_of(units_of) for _ in numbers))
     await asyncio.wait_for(relief.begun.wait(), timeout=5)
-    assert (queue.batcher.waiting, queue.batcher.is_full) == (2, True)
-    with pytest.raises(Overloaded):
-        await queue.submit(3)
+    return relief
+
+
+async def test_requests_that_wait_for_room_keep_no_other_out(
+    queue_of: Callable[..., QueueUnderTest], turn: Turn
+) -> None:
+    """They count as waiting, but the queue is not full with them: a hold that needs no room is granted."""
+    queue = queue_of(waiting_max=4)
+    relief = await starve(queue, turn, units_of="GA", numbers=(1, 2, 3, 4))
+    assert (queue.batcher.waiting, queue.batcher.is_full) == (2, False)
+    other = queue.submit(5)
+    (await queue.store.next()).commit()
+    assert await other == 5
     relief.may_end.set()
     (await queue.store.next()).commit()
-    assert await asyncio.gather(*starved) == [1, 2]
-    assert (queue.batcher.waiting, queue.batcher.is_full) == (0, False)
+    assert await asyncio.gather(*queue.requests[:2]) == [1, 2]
+    assert queue.batcher.waiting == 0
+
+
+async def test_control_counted_with_the_queue_they_turn_others_away(
+    queue_of: Callable[..., QueueUnderTest], turn: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: requests of one event that need room made the queue full for all events."""
+    is_full = property(lambda queue: len(queue._queue) + len(queue._starved) >= queue._waiting_max)
+    monkeypatch.setattr(BatchQueue, "is_full", is_full)
+    queue = queue_of(waiting_max=4)
+    queue.batcher._starved._waiting_max = 4
+    await starve(queue, turn, units_of="GA", numbers=(1, 2, 3, 4))
+    with pytest.raises(Overloaded):
+        await queue.submit(5)
+
+
+async def test_those_that_are_too_many_for_room_are_refused_for_now(
+    queue_of: Callable[..., QueueUnderTest], turn: Turn
+) -> None:
+    """Half as many as the queue takes may wait: more would not be served in time."""
+    queue = queue_of(waiting_max=4)
+    await starve(queue, turn, units_of="GA", numbers=(1, 2, 3, 4))
+    for told in await asyncio.gather(*queue.requests[2:], return_exceptions=True):
+        assert isinstance(told, PoolExhausted)
+        assert told.transient
+    assert not any(request.done() for request in queue.requests[:2])
+
+
+async def test_requests_that_were_answered_make_place_for_others(
+    queue_of: Callable[..., QueueUnderTest], turn: Turn, jump: Callable[[float], None]
+) -> None:
+    """Those whose callers wait no longer are dropped before another request is refused."""
+    queue = queue_of(waiting_max=4)
+    relief = await starve(queue, turn, units_of="GA", numbers=(1,))
+    brief = queue.submit(2, within=5)
+    (await queue.store.next()).commit(starved_of("GA"))
+    jump(6)
+    with pytest.raises(PoolExhausted):
+        await brief
+    late = queue.submit(3)
+    (await queue.store.next()).commit(starved_of("GA"))
+    await turn()
+    assert not late.done()
+    relief.may_end.set()
+    while not late.done():
+        (await queue.store.next()).commit()
+        await turn()
+    assert await late == 3
+
+
+FIRST, LATER = 11, 12
+"""Two requests for one unit of a pool."""
+
+
+class ReliefOfBuyers:
+    """Makes room in a pool at once, and for one buyer each time that the test says so."""
+
+    def __init__(self) -> None:
+        self.order: list[object] = []
+        self.may_end = asyncio.Semaphore(0)
+
+    async def relieve(self, relief: object, **_: Any) -> Room:
+        """Note the order."""
+        self.order.append(relief)
+        if isinstance(relief, TotalRef):
+            await self.may_end.acquire()
+        return Room(ended=1, units=1, passed_over=False)
+
+
+def starved_buyer(number: int) -> TryAgain:
+    """Refused for the limit, unless lapsed holds of this buyer can be ended."""
+    over = LimitExceeded(limit=1, have=1, asked=1)
+    return TryAgain(refusal=over, rounds_max=20, relief=total_of(number), short=1)
+
+
+def total_of(number: int) -> TotalRef:
+    """What this buyer has."""
+    return TotalRef(EventId("play"), Buyer(f"b{number}"))
+
+
+async def pool_behind_ten_buyers(queue: QueueUnderTest, turn: Turn) -> ReliefOfBuyers:
+    """Room is being made for ten buyers when FIRST needs a unit of a pool; it is made for one, and LATER comes."""
+    relief, buyers = ReliefOfBuyers(), range(1, 11)
+    queue.batcher._starved._relieve = relief.relieve
+    queue.store.due = set(map(total_of, buyers))
+    for number in buyers:
+        queue.submit(number)
+    await turn()
+    (await queue.store.next()).commit(*map(starved_buyer, buyers))
+    await turn()
+    queue.submit(FIRST)
+    (await queue.store.next()).commit(starved_of("GA"))
+    await turn()
+    relief.may_end.release()
+    await turn()
+    queue.submit(LATER)
+    await turn()
+    return relief
+
+
+async def test_a_pool_is_served_before_the_buyers_that_wait(queue: QueueUnderTest, turn: Turn) -> None:
+    """Its units are for the request that came first: behind all those buyers, a later one would take them."""
+    relief = await pool_behind_ten_buyers(queue, turn)
+    assert relief.order == [*map(total_of, (1, 2, 3)), "GA", total_of(4)]
+    (await queue.store.next()).commit()
+    (await queue.store.next()).commit()
+    assert queue.store.carried[2:] == [(FIRST,), (LATER,)]
+
+
+async def test_control_one_after_the_other_a_later_request_is_decided_first(
+    queue: QueueUnderTest, turn: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: a pool waits behind each buyer, one by one, and what comes meanwhile takes its units."""
+
+    def next_in_order(starved: RequestsWaitingForRoom[Any]) -> object:
+        return next((key for lane in (starved._buyers, starved._pools) for key in lane), None)
+
+    monkeypatch.setattr(requests_waiting_for_room, "RELIEFS_AT_ONCE", 1)
+    monkeypatch.setattr(RequestsWaitingForRoom, "_next", next_in_order)
+    relief = await pool_behind_ten_buyers(queue, turn)
+    assert relief.order == [total_of(1), total_of(2)]
+    (await queue.store.next()).commit()
+    assert queue.store.carried[2:] == [(LATER,)]
+
+
+CROWD = 400
+
+
+async def batches_of_a_crowd(queue: QueueUnderTest, turn: Turn) -> int:
+    """So many buyers whose own hold lapsed ask again, and are all granted: how many batches decide them."""
+    waited: set[int] = set()
+    requests = [queue.submit(number) for number in range(CROWD)]
+    queue.store.due = set(map(total_of, range(CROWD)))
+    queue.store.room = Room(ended=1, units=1, passed_over=False)
+    while not all(request.done() for request in requests):
+        batch = await queue.store.next()
+        granted: list[Outcome] = [
+            Decided(value=number, now=NOW) if number in waited else starved_buyer(number) for number in batch.numbers
+        ]
+        waited |= set(batch.numbers)
+        batch.commit(*granted)
+        await turn()
+    assert await asyncio.gather(*requests) == list(range(CROWD))
+    return len(queue.store.batches)
+
+
+async def test_buyers_whose_holds_lapsed_share_batches(queue: QueueUnderTest, turn: Turn) -> None:
+    """Each of them costs a transaction that ends the lapsed hold, but not one more that grants the new hold."""
+    assert await batches_of_a_crowd(queue, turn) <= CROWD // 10
+
+
+async def test_control_buyers_that_are_queued_again_one_by_one_share_none(
+    queue: QueueUnderTest, turn: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: each that had room began a batch, for the connection slot was free."""
+
+    async def slowly(*_: Any, **__: Any) -> Room:
+        await turn()
+        return Room(ended=1, units=1, passed_over=False)
+
+    monkeypatch.setattr(requests_waiting_for_room, "TOGETHER_SECONDS", 0.0)
+    queue.batcher._starved._relieve = slowly
+    assert await batches_of_a_crowd(queue, turn) > CROWD // 10
 
 
 async def test_closing_waits_for_the_room_that_is_being_made(queue: QueueUnderTest) -> None:

@@ -315,15 +315,26 @@ class Engine:
             await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
 
     async def relieve(self, relief: object, *, units: int, lock_seconds: float | None = None) -> Room:
-        """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended."""
+        """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended.
+
+        Where a row is locked that one of the holds needs, fewer are ended. What was ended counts, whatever fails later.
+        """
         assert isinstance(relief, PoolRef | TotalRef)
         lock_seconds = self._lock_seconds if lock_seconds is None else lock_seconds
-        ended = freed = 0
-        work = partial(make_room, limit=RELIEF_LIMIT, ids=self.ids, within=relief)
+        ended, freed, limit = 0, 0, RELIEF_LIMIT
         while True:
-            room = await self._transact(work, lock_seconds=lock_seconds)
+            work = partial(make_room, limit=limit, ids=self.ids, within=relief)
+            try:
+                room = await self._transact(work, lock_seconds=lock_seconds)
+            except Exception as broken:
+                if ended:
+                    return Room(ended=ended, units=freed, passed_over=True)
+                if not isinstance(broken, RowBusy) or limit == 1:
+                    raise
+                limit //= 2
+                continue
             ended, freed = ended + room.ended, freed + room.units
-            if room.ended < RELIEF_LIMIT or freed >= units:
+            if room.ended < limit or freed >= units:
                 return Room(ended=ended, units=freed, passed_over=room.passed_over)
 
     async def have_due(self, reliefs: Sequence[PoolRef | TotalRef], *, lock_seconds: float) -> list[bool]:

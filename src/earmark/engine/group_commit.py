@@ -80,7 +80,6 @@ class BatchQueue(Generic[A]):
         self._waiting_max = waiting_max
         self._waiting_seconds_max = waiting_seconds_max
         self._requests_in_flight = 0
-        """Requests that are under way."""
         self._pace = CommitSpeed()
         self._queue: deque[QueuedRequest[A]] = deque()
         self._running: set[asyncio.Task[None]] = set()
@@ -89,13 +88,17 @@ class BatchQueue(Generic[A]):
         self._standstill: asyncio.TimerHandle | None = None
         self._later: dict[QueuedRequest[A], asyncio.TimerHandle] = {}
         self._deadlines: DeadlineTimer[QueuedRequest[A]] = DeadlineTimer()
-        # Counted apart from the queue: requests for one row must not keep out those for others.
+        # Both are counted apart from the queue: requests for one row or pool must not keep out those for others.
         self._blocked: BlockedRows[A] = BlockedRows(waiting_max=waiting_max // 2, wait_for=self._start_waiting)
         self._row_waits = row_waits or asyncio.Semaphore(ROW_WAITS_MAX)
         self._row_tries = asyncio.Semaphore(ROW_WAITS_MAX)
         self._row_tasks: set[asyncio.Task[None]] = set()
         self._starved: RequestsWaitingForRoom[A] = RequestsWaitingForRoom(
-            relieve=relieve, have_due=have_due, lock_seconds=lambda: self.lock_seconds, enter=self._enter_again
+            relieve=relieve,
+            have_due=have_due,
+            lock_seconds=lambda: self.lock_seconds,
+            enter=self._enter_again,
+            waiting_max=waiting_max // 2,
         )
         self._closing = False
 
@@ -142,7 +145,7 @@ class BatchQueue(Generic[A]):
         a burst is accepted as far as it can be decided in time, and none is accepted only to be refused too late.
         """
         queue = self._queue
-        if len(queue) + len(self._starved) >= self._waiting_max:
+        if len(queue) >= self._waiting_max:
             return True
         if not queue:
             return False
@@ -174,7 +177,9 @@ class BatchQueue(Generic[A]):
             self._watch_for_standstill()
 
     def _take_slot(self) -> None:
-        start_task(self._running, self._drive)
+        slot = asyncio.get_running_loop().create_task(self._drive())
+        if not slot.done():  # with `asyncio.eager_task_factory` it may have ended already
+            self._running.add(slot)
 
     def _watch_for_standstill(self) -> None:
         self._standstill = asyncio.get_running_loop().call_later(self.lock_seconds, self._end_standstill)
@@ -192,16 +197,22 @@ class BatchQueue(Generic[A]):
         """Use one connection slot: batch after batch until the queue is empty."""
         # The request that came first made this task, but it serves all: its id is not for others' log lines.
         logs.request_id.set(None)
-        while batch := self._gather():
-            claimed = {claim for request in batch for claim in self._claims(request.command)}
-            self._claimed |= claimed
-            self._requests_in_flight += len(batch)
-            try:
-                with self._observer.batch(self._verb, [request.mark for request in batch]):
-                    await self._carry(batch)
-            finally:
-                self._requests_in_flight -= len(batch)
-                self._claimed -= claimed
+        slot = asyncio.current_task()
+        assert slot is not None
+        self._running.add(slot)
+        try:
+            while batch := self._gather():
+                claimed = {claim for request in batch for claim in self._claims(request.command)}
+                self._claimed |= claimed
+                self._requests_in_flight += len(batch)
+                try:
+                    with self._observer.batch(self._verb, [request.mark for request in batch]):
+                        await self._carry(batch)
+                finally:
+                    self._requests_in_flight -= len(batch)
+                    self._claimed -= claimed
+        finally:
+            self._running.discard(slot)
 
     def _gather(self) -> list[QueuedRequest[A]]:
         """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
@@ -383,17 +394,14 @@ class BatchQueue(Generic[A]):
         self._starved.add([(request, outcome) for request, outcome in again if outcome.relief is not None])
 
     def _enter_again(self, request: QueuedRequest[A], delay_seconds: float) -> None:
-        if delay_seconds and not self._closing:
-            self._enter_later(request, seconds=delay_seconds)
-        else:
-            self._enter(request, first=True)
-
-    def _enter_later(self, request: QueuedRequest[A], *, seconds: float) -> None:
         def enter() -> None:
             del self._later[request]
             self._enter(request)
 
-        self._later[request] = asyncio.get_running_loop().call_later(seconds, enter)
+        if delay_seconds and not self._closing:
+            self._later[request] = asyncio.get_running_loop().call_later(delay_seconds, enter)
+        else:
+            self._enter(request, first=True)
 
 
 class SharedTransaction(msgspec.Struct, Generic[A]):

@@ -1,38 +1,48 @@
 """The requests that need units which lapsed holds may still count.
 
 Before a pool or a buyer's limit refuses, its lapsed holds are ended. That takes a transaction for each pool and buyer,
-so it is done beside the batches, in a task of its own: a request that needs no room never waits for it. Where several
+so it is done beside the batches, in tasks of its own: a request that needs no room never waits for it. Where several
 pools or buyers are in need, one read finds first which of them have a lapsed hold at all. Most have none.
+
+A pool's units are for the request that comes first, so pools are served before buyers, and queued again at once. The
+requests of several buyers take nothing from each other: they are queued again together, to share a batch.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from earmark.domain.id_types import TotalRef
 from earmark.engine.commands_and_results import Command, TryAgain
+from earmark.engine.queued_request import QueuedRequest
 from earmark.engine.start_and_track_task import start_task
 from earmark.engine.verbs.expire import CONTENDED_SECONDS, Room
 from earmark.observability import logs
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable, Sequence
 
-    from earmark.engine.queued_request import QueuedRequest
     from earmark.errors import Refusal
 
 A = TypeVar("A", bound=Command)
+Starved = tuple[QueuedRequest[A], TryAgain]
+Key = tuple[type, object]
 
 log = logs.get()
 
-ROUND_MAX = 200
-"""How many requests are looked at in one round: those that came later wait for the rest of it."""
+READ_MAX = 200
+"""How many requests are looked at by one read: those that came later wait for the next."""
+RELIEFS_AT_ONCE = 3
+"""For how many pools and buyers room is made at once: each takes a connection."""
+TOGETHER_SECONDS = 0.05
+"""How long the requests of buyers with room wait for those of others, to share a batch with them."""
 NOTHING_DUE = Room(ended=0, units=0, passed_over=False)
 
 
 class RequestsWaitingForRoom(Generic[A]):
-    """Ends lapsed holds for requests of one queue, round after round, and queues the requests again."""
+    """Ends lapsed holds for requests of one queue, of a few pools and buyers at once, and queues the requests again."""
 
     def __init__(
         self,
@@ -41,52 +51,74 @@ class RequestsWaitingForRoom(Generic[A]):
         have_due: Callable[..., Awaitable[Sequence[bool]]],
         lock_seconds: Callable[[], float],
         enter: Callable[[QueuedRequest[A], float], None],
+        waiting_max: int,
     ) -> None:
         self._relieve = relieve
         self._have_due = have_due
         self._lock_seconds = lock_seconds
         self._enter = enter
         """Queues a request again: as the first, or after so many seconds."""
-        self._waiting: list[tuple[QueuedRequest[A], TryAgain]] = []
-        self._in_round = 0
-        self.tasks: set[asyncio.Task[None]] = set()
-        """The task that makes room, while one is needed."""
+        self._waiting_max = waiting_max
+        self._count = 0
+        self._unread: list[Starved[A]] = []
+        self._pools: dict[Key, list[Starved[A]]] = {}
+        """For each pool in which holds have lapsed, the requests that need its units."""
+        self._buyers: dict[Key, list[Starved[A]]] = {}
+        """For each buyer whose holds have lapsed, that buyer's requests."""
+        self._in_relief: set[Key] = set()
+        self._freed: list[tuple[list[Starved[A]], Room | None]] = []
+        """The requests of buyers for whom room was made, until they are queued again together."""
+        self._freed_at = 0.0
+        self._readers: set[asyncio.Task[None]] = set()
+        self._relievers: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        return len(self._waiting) + self._in_round
+        return self._count
 
-    def add(self, requests: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:
-        """Make room for these, and queue them again then."""
-        self._waiting += requests
-        if requests and not self.tasks:
-            start_task(self.tasks, self._make_rounds)
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """The tasks that make room, while some is needed."""
+        return self._readers | self._relievers
 
-    async def _make_rounds(self) -> None:
+    def add(self, requests: Sequence[Starved[A]]) -> None:
+        """Make room for these, and queue them again then. Those that are too many are refused for now."""
+        for request, outcome in requests:
+            if self._count >= self._waiting_max:
+                self._drop_answered()
+            if self._count >= self._waiting_max:
+                request.fail(for_now(outcome.refusal))
+                continue
+            self._unread.append((request, outcome))
+            self._count += 1
+        if self._unread and not self._readers:
+            start_task(self._readers, self._read)
+
+    def _drop_answered(self) -> None:
+        for starved in (self._unread, *self._pools.values(), *self._buyers.values()):
+            waiting = [pair for pair in starved if not pair[0].result.done()]
+            self._count -= len(starved) - len(waiting)
+            starved[:] = waiting
+
+    async def _read(self) -> None:
+        """One read about all that came meanwhile; room is made only where holds have lapsed."""
         logs.request_id.set(None)
-        try:
-            while self._waiting:
-                taken, self._waiting = self._waiting[:ROUND_MAX], self._waiting[ROUND_MAX:]
-                self._in_round = len(taken)
-                await self._round(taken)
-        finally:
-            self._in_round = 0
+        while self._unread:
+            taken, self._unread = self._unread[:READ_MAX], self._unread[READ_MAX:]
+            in_need: dict[Key, list[Starved[A]]] = {}
+            for pair in taken:
+                in_need.setdefault(key_of(pair[1].relief), []).append(pair)
+            due = await self._which_have_due([relief for _, relief in in_need])
+            if due is None:
+                self._answer(taken, None)
+                continue
+            self._answer([pair for pair in taken if not due[key_of(pair[1].relief)]], NOTHING_DUE)
+            for key, starved in in_need.items():
+                if due[key]:
+                    self._lane(key).setdefault(key, []).extend(starved)
+            for _ in range(min(len(in_need), RELIEFS_AT_ONCE - len(self._relievers))):
+                start_task(self._relievers, self._make_room_in_turn)
 
-    async def _round(self, taken: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:
-        """One read about all that is in need, then one relief for each pool and buyer that has lapsed holds."""
-        in_need: dict[tuple[type, object], list[tuple[QueuedRequest[A], TryAgain]]] = {}
-        for pair in taken:
-            in_need.setdefault(key_of(pair[1].relief), []).append(pair)
-        due = await self._which_have_due([relief for _, relief in in_need])
-        if due is None:
-            self._answer(taken, None)
-            return
-        self._answer([pair for pair in taken if not due[key_of(pair[1].relief)]], NOTHING_DUE)
-        for key, pairs in in_need.items():
-            if due[key] and (waiting := [pair for pair in pairs if not pair[0].result.done()]):
-                room = await self._make_room(key[1], units=sum(outcome.short for _, outcome in waiting))
-                self._answer(waiting, room)
-
-    async def _which_have_due(self, reliefs: Sequence[object]) -> dict[tuple[type, object], bool] | None:
+    async def _which_have_due(self, reliefs: Sequence[object]) -> dict[Key, bool] | None:
         """None where the read failed. Where there is only one, making room finds it out without a read."""
         if len(reliefs) == 1:
             return {key_of(reliefs[0]): True}
@@ -97,6 +129,30 @@ class RequestsWaitingForRoom(Generic[A]):
             return None
         return {key_of(relief): due for relief, due in zip(reliefs, found, strict=True)}
 
+    def _lane(self, key: Key) -> dict[Key, list[Starved[A]]]:
+        return self._buyers if key[0] is TotalRef else self._pools
+
+    async def _make_room_in_turn(self) -> None:
+        """One pool or buyer after the other, until none is left."""
+        logs.request_id.set(None)
+        while (key := self._next()) is not None:
+            starved = self._lane(key).pop(key)
+            room: Room | None = NOTHING_DUE
+            if waiting := [outcome.short for request, outcome in starved if not request.result.done()]:
+                self._in_relief.add(key)
+                try:
+                    room = await self._make_room(key[1], units=sum(waiting))
+                finally:
+                    self._in_relief.discard(key)
+            if self._lane(key) is self._pools:
+                self._answer(starved, room)
+            else:
+                self._answer_together(starved, room)
+
+    def _next(self) -> Key | None:
+        """A pool before a buyer, and none for which room is being made already."""
+        return next((key for lane in (self._pools, self._buyers) for key in lane if key not in self._in_relief), None)
+
     async def _make_room(self, relief: object, *, units: int) -> Room | None:
         """None where it failed: then the requests that need room are refused for now, and the queue goes on."""
         try:
@@ -105,9 +161,20 @@ class RequestsWaitingForRoom(Generic[A]):
             log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
             return None
 
-    def _answer(self, pairs: Sequence[tuple[QueuedRequest[A], TryAgain]], room: Room | None) -> None:
+    def _answer_together(self, starved: list[Starved[A]], room: Room | None) -> None:
+        now = asyncio.get_running_loop().time()
+        if not self._freed:
+            self._freed_at = now
+        self._freed.append((starved, room))
+        if not self._buyers or now - self._freed_at >= TOGETHER_SECONDS:
+            freed, self._freed = self._freed, []
+            for one in reversed(freed):
+                self._answer(*one)
+
+    def _answer(self, starved: Sequence[Starved[A]], room: Room | None) -> None:
         """Queue them again, in their order; refused are only those that no room could be made for at present."""
-        for request, outcome in reversed(pairs):
+        self._count -= len(starved)
+        for request, outcome in reversed(starved):
             if room is None:
                 request.fail(for_now(outcome.refusal))
                 continue
@@ -119,7 +186,7 @@ class RequestsWaitingForRoom(Generic[A]):
             self._enter(request, delay)
 
 
-def key_of(relief: object) -> tuple[type, object]:
+def key_of(relief: object) -> Key:
     """A pool and a buyer's total may be equal as tuples."""
     return type(relief), relief
 

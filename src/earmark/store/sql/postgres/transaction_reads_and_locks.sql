@@ -72,18 +72,24 @@ SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, exp
  ORDER BY expires_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: find_buyers_with_due
--- Which of these buyers have lapsed holds, also those that another transaction is changing. What is due is read once for
--- all of them: as a condition of its own, IS TRUE keeps it from being joined, which would read it for each buyer again.
+-- Which of these buyers have lapsed holds, also those that another transaction is changing. Only these buyers' bookings are
+-- read, and once for all of them: as a condition of its own, IS TRUE keeps what was found from being joined.
+WITH due AS MATERIALIZED (
+    SELECT DISTINCT b.event_id, b.buyer FROM bookings b
+     WHERE b.state = 'held' AND b.expires_at <= $1 AND b.event_id = ANY ($2::text[]) AND b.buyer = ANY ($3::text[])
+)
 SELECT r.n FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS r (event_id, buyer, n)
- WHERE ((r.event_id, r.buyer) IN (SELECT b.event_id, b.buyer FROM bookings b
-                                   WHERE b.state = 'held' AND b.expires_at <= $1)) IS TRUE;
+ WHERE ((r.event_id, r.buyer) IN (SELECT due.event_id, due.buyer FROM due)) IS TRUE;
 
 -- name: find_pools_with_due
--- Which of these pools have units in lapsed holds, also in those that another transaction is changing; read once, too.
+-- Which of these pools have units in lapsed holds, also in those that another transaction is changing. Each of their events
+-- is read once, whatever is due in others, and however many pools of it are asked about: OFFSET 0 keeps it from being joined.
 WITH due AS MATERIALIZED (
-    SELECT DISTINCT b.event_id, line ->> 'id' AS id
-      FROM bookings b CROSS JOIN LATERAL jsonb_array_elements(b.lines -> 'pools') AS line
-     WHERE b.state = 'held' AND b.expires_at <= $1
+    SELECT DISTINCT e.event_id, line ->> 'id' AS id
+      FROM (SELECT DISTINCT w.event_id FROM unnest($2::text[]) AS w (event_id)) AS e
+     CROSS JOIN LATERAL (SELECT b.lines FROM bookings b
+                          WHERE b.state = 'held' AND b.expires_at <= $1 AND b.event_id = e.event_id OFFSET 0) AS held
+     CROSS JOIN LATERAL jsonb_array_elements(held.lines -> 'pools') AS line
 )
 SELECT r.n FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS r (event_id, id, n)
  WHERE ((r.event_id, r.id) IN (SELECT due.event_id, due.id FROM due)) IS TRUE;
