@@ -212,6 +212,7 @@ class BatchQueue(Generic[A]):
                     self._requests_in_flight -= len(batch)
                     self._claimed -= claimed
         finally:
+            # At once, and not by a callback: a request that came in between would wait for a slot that has ended.
             self._running.discard(slot)
 
     def _gather(self) -> list[QueuedRequest[A]]:
