@@ -75,8 +75,8 @@ class Service:
         before. It returns at once, may be called from a signal handler or another thread, and again; a service that is
         not open is left as it is.
         """
-        if self._begin_shutdown is not None:
-            self._begin_shutdown()
+        if (begin := self._begin_shutdown) is not None:
+            begin()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or handle the server's lifespan messages."""

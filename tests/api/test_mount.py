@@ -280,6 +280,17 @@ async def test_begin_shutdown_may_be_called_by_any_thread_and_before_or_after_th
         assert (await client.get("/readyz")).status_code == 200
 
 
+def test_begin_shutdown_may_meet_the_end_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another thread the service may end at any moment: also between asking whether it is open, and telling it."""
+    told: list[str] = []
+    reads = iter([lambda: told.append("begin")])
+    service = Service(database_url="memory://", admin_key=KEY)
+    # Only the first read finds it open.
+    monkeypatch.setattr(Service, "_begin_shutdown", property(lambda _: next(reads, None)), raising=False)
+    service.begin_shutdown()
+    assert told == ["begin"]
+
+
 async def test_the_other_routes_of_the_application_are_untouched(app: Any, browser: httpx2.AsyncClient) -> None:
     """Its own routes answer as before."""
     app.router.routes.insert(0, Route("/hello", lambda _: PlainTextResponse("hello")))

@@ -122,14 +122,17 @@ async def test_processes_that_never_come_up_are_reported(tmp_path: Path) -> None
     assert watched.ready == []
 
 
+@pytest.mark.parametrize(
+    "refused", [BlockingIOError(errno.EAGAIN, "no process left"), RuntimeError("can't start new thread")], ids=repr
+)
 async def test_a_restart_that_the_system_refuses_is_tried_again_and_ends_no_other_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Exception
 ) -> None:
-    """A machine that is short of processes or memory for a moment loses one server, and not all of them."""
+    """A machine that is short of processes, memory or threads for a moment loses one server, and not all of them."""
     async with running_parent(tmp_path) as watched:
         await watched.until(lambda: bool(watched.ready))
         first, other = watched.noted("here")
-        refusals = _refuse_to_start(monkeypatch, BlockingIOError(errno.EAGAIN, "no process left"))
+        refusals = _refuse_to_start(monkeypatch, refused)
         _kill(watched.parent, first)
         await watched.until(lambda: len(watched.noted("here")) == 3)
         assert not refusals, "the first try was refused"
@@ -145,10 +148,10 @@ async def test_control_an_error_at_a_restart_that_is_not_expected_ends_all_proce
     watched = await ending.enter_async_context(running_parent(tmp_path))
     await watched.until(lambda: bool(watched.ready))
     first, other = watched.noted("here")
-    _refuse_to_start(monkeypatch, RuntimeError("a mistake of ours"))
+    _refuse_to_start(monkeypatch, ValueError("a mistake of ours"))
     _kill(watched.parent, first)
     await watched.until(lambda: other in watched.noted("finished"))
-    with pytest.raises(RuntimeError, match="a mistake of ours"):
+    with pytest.raises(ValueError, match="a mistake of ours"):
         await ending.aclose()
 
 

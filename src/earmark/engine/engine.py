@@ -20,6 +20,7 @@ import msgspec
 from earmark.domain.booking_state_machine import Verb
 from earmark.domain.default_limits_for_all_events import Policy
 from earmark.domain.id_types import PoolRef, TotalRef
+from earmark.engine.close_each_in_turn import close_each
 from earmark.engine.commands_and_results import (
     Cancel,
     ChangeEvent,
@@ -307,12 +308,14 @@ class Engine:
 
     async def close(self) -> None:
         """Finish what was accepted, then let go of the store: also where that fails or is cancelled."""
-        async with contextlib.AsyncExitStack() as at_the_end:
-            at_the_end.push_async_callback(self.store.close)
-            if self.admission is not None:
-                at_the_end.push_async_callback(self.admission.close)
-            queues = self.queues.values()
-            await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
+        parts = [self._finish, self.store.close]
+        if self.admission is not None:
+            parts.insert(1, self.admission.close)
+        await close_each(*parts)
+
+    async def _finish(self) -> None:
+        queues = self.queues.values()
+        await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
 
     async def relieve(self, relief: object, *, units: int, lock_seconds: float | None = None) -> Room:
         """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended.

@@ -349,19 +349,29 @@ class StreamHub:
                     channel.on_entry(numbered)
 
     async def _poll(self) -> None:
-        """Find what other processes committed, with one query about all followed events."""
+        """Find what other processes committed, with one query about all followed events.
+
+        While that keeps failing it is asked ever more rarely: each failure is a line in the log.
+        """
+        pause = POLL_SECONDS
         while True:
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(pause)
             if self._notified and time.monotonic() - self._counted_at < NOTIFIED_POLL_SECONDS:
                 continue
             self._counted_at = time.monotonic()
-            try:
-                await self._count()
-            except Outage as outage:
-                log.warning("stream", outcome=outage.code, **outage.facts())
-            except Exception:
-                # Without this task no change of another process would be found until the last reader leaves.
-                log.exception("stream", outcome="internal")
+            pause = POLL_SECONDS if await self._can_count() else min(2 * pause, NOTIFIED_POLL_SECONDS)
+
+    async def _can_count(self) -> bool:
+        try:
+            await self._count()
+        except Outage as outage:
+            log.warning("stream", outcome=outage.code, **outage.facts())
+        except Exception:
+            # Without this task no change of another process would be found until the last reader leaves.
+            log.exception("stream", outcome="internal")
+        else:
+            return True
+        return False
 
     async def _count(self) -> None:
         for event_id, entries in (await self._store.outbox.count(self._channels.keys())).items():

@@ -181,11 +181,12 @@ class ServerProcesses:
     async def _run_until_it_ends(self, number: int) -> dict[str, Any]:
         """Start a process and wait until it ends; what the log says of that. A restart that fails is such an end.
 
-        The system may lack a process or memory for a moment: the processes that serve must not end for it.
+        The system may lack a process or memory for a moment: the processes that serve must not end for it. Python 3.11
+        raises `RuntimeError` where no thread is left: its event loop waits for each child process in one.
         """
         try:
             child = await self._start(number)
-        except OSError as refused:
+        except (OSError, RuntimeError) as refused:
             if not self._up.is_set():
                 raise
             return {"outcome": "not_started", "error": str(refused)}
