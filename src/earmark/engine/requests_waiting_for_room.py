@@ -114,7 +114,7 @@ class RequestsWaitingForRoom(Generic[A]):
             self._answer([pair for pair in taken if not due[key_of(pair[1].relief)]], NOTHING_DUE)
             for key, starved in in_need.items():
                 if due[key]:
-                    self._lane(key).setdefault(key, []).extend(starved)
+                    self._waiting_for(key).setdefault(key, []).extend(starved)
             for _ in range(min(len(in_need), RELIEFS_AT_ONCE - len(self._relievers))):
                 start_task(self._relievers, self._make_room_in_turn)
 
@@ -129,14 +129,14 @@ class RequestsWaitingForRoom(Generic[A]):
             return None
         return {key_of(relief): due for relief, due in zip(reliefs, found, strict=True)}
 
-    def _lane(self, key: Key) -> dict[Key, list[Starved[A]]]:
+    def _waiting_for(self, key: Key) -> dict[Key, list[Starved[A]]]:
         return self._buyers if key[0] is TotalRef else self._pools
 
     async def _make_room_in_turn(self) -> None:
         """One pool or buyer after the other, until none is left."""
         logs.request_id.set(None)
         while (key := self._next()) is not None:
-            starved = self._lane(key).pop(key)
+            starved = self._waiting_for(key).pop(key)
             room: Room | None = NOTHING_DUE
             if waiting := [outcome.short for request, outcome in starved if not request.result.done()]:
                 self._in_relief.add(key)
@@ -144,14 +144,14 @@ class RequestsWaitingForRoom(Generic[A]):
                     room = await self._make_room(key[1], units=sum(waiting))
                 finally:
                     self._in_relief.discard(key)
-            if self._lane(key) is self._pools:
+            if self._waiting_for(key) is self._pools:
                 self._answer(starved, room)
             else:
                 self._answer_together(starved, room)
 
     def _next(self) -> Key | None:
         """A pool before a buyer, and none for which room is being made already."""
-        return next((key for lane in (self._pools, self._buyers) for key in lane if key not in self._in_relief), None)
+        return next((key for waiting in (self._pools, self._buyers) for key in waiting if key not in self._in_relief), None)
 
     async def _make_room(self, relief: object, *, units: int) -> Room | None:
         """None where it failed: then the requests that need room are refused for now, and the queue goes on."""
