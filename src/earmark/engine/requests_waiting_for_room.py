@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from earmark.domain.id_types import TotalRef
@@ -147,11 +148,14 @@ class RequestsWaitingForRoom(Generic[A]):
             if self._waiting_for(key) is self._pools:
                 self._answer(starved, room)
             else:
-                self._answer_together(starved, room)
+                self._freed_at = self._freed_at if self._freed else asyncio.get_running_loop().time()
+                self._freed.append((starved, room))
+            self._answer_freed()
 
     def _next(self) -> Key | None:
         """A pool before a buyer, and none for which room is being made already."""
-        return next((key for waiting in (self._pools, self._buyers) for key in waiting if key not in self._in_relief), None)
+        keys = chain(self._pools, self._buyers)
+        return next((key for key in keys if key not in self._in_relief), None)
 
     async def _make_room(self, relief: object, *, units: int) -> Room | None:
         """None where it failed: then the requests that need room are refused for now, and the queue goes on."""
@@ -161,15 +165,13 @@ class RequestsWaitingForRoom(Generic[A]):
             log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
             return None
 
-    def _answer_together(self, starved: list[Starved[A]], room: Room | None) -> None:
-        now = asyncio.get_running_loop().time()
-        if not self._freed:
-            self._freed_at = now
-        self._freed.append((starved, room))
-        if not self._buyers or now - self._freed_at >= TOGETHER_SECONDS:
-            freed, self._freed = self._freed, []
-            for one in reversed(freed):
-                self._answer(*one)
+    def _answer_freed(self) -> None:
+        """Queue the requests of buyers again together: no other buyer is left to wait for, or they waited enough."""
+        if self._buyers and asyncio.get_running_loop().time() - self._freed_at < TOGETHER_SECONDS:
+            return
+        freed, self._freed = self._freed, []
+        for starved, room in reversed(freed):
+            self._answer(starved, room)
 
     def _answer(self, starved: Sequence[Starved[A]], room: Room | None) -> None:
         """Queue them again, in their order; refused are only those that no room could be made for at present."""
