@@ -41,8 +41,10 @@ gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first."""
-    items.sort(key=lambda item: xdist_schedule.place(item.nodeid))
+    """Files that wait and files that work take turns."""
+    turns = xdist_schedule.take_turns(dict.fromkeys(xdist_schedule.group(item.nodeid) for item in items))
+    places = {own: number for number, own in enumerate(turns)}
+    items.sort(key=lambda item: places[xdist_schedule.group(item.nodeid)])
 
 
 @pytest.hookimpl(optionalhook=True)

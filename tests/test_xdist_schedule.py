@@ -34,6 +34,17 @@ def test_a_long_file_comes_before_its_folder_and_before_others() -> None:
     assert long < folder < other == len(xdist_schedule.LONGEST_FILES)
 
 
+def test_long_files_and_others_take_turns() -> None:
+    """Long files wait for servers, and others need a core: one after the other they would leave the cores idle."""
+    long = [name for name in xdist_schedule.LONGEST_FILES if name.endswith(".py")][:6]
+    others = [f"tests/domain/test_{number}.py" for number in range(6)]
+    turns = xdist_schedule.take_turns([*others, *reversed(long)])
+    assert [name for name in turns if name in long] == long
+    assert [name for name in turns if name in others] == others
+    assert all({*turns[first : first + 4]} & {*long} for first in range(0, 8, 4)), "no worker is left to work only"
+    assert turns[-1] in others
+
+
 def test_files_that_share_servers_are_one_group() -> None:
     """Else each worker starts the servers again; a file that kills its servers is on its own."""
     assert xdist_schedule.group("tests/acceptance/test_races.py::test_it") == "fleet with redis"

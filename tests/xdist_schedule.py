@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pytest
 
 WITH_REDIS = ("test_races", "test_idempotency", "test_ownership")
 """The files of `tests/acceptance` that are run with Redis too, and not only in a proof."""
 FLEET_WITH_REDIS = (*WITH_REDIS, "test_idempotency_races", "test_overlapping_claims")
+LONG_PART = 0.85
+"""How far through a run the last long file begins."""
 OWN_SERVERS = ("test_stopping", "test_durability", "test_server_processes", "test_redis_faults")
 """These start what they need, and kill it."""
 
@@ -34,7 +38,8 @@ FIRST_IN_A_PROOF = (
 )
 """Files of a few seconds, which take minutes in a proof."""
 # Several workers share the files; the worker that got one of these last would run alone while the others are done.
-# They are in this order only with `--no-loadscope-reorder`: else the files with the most tests come first.
+# They take turns with all others (`take_turns`), and are in this order only with `--no-loadscope-reorder`: else the files
+# with the most tests come first.
 LONGEST_FILES = (
     "tests/ha/",
     *(FIRST_IN_A_PROOF if os.environ.get("EARMARK_PROOF") else ()),
@@ -138,6 +143,21 @@ def place(nodeid: str) -> int:
     own = group(nodeid)
     found = [number for number, name in enumerate(LONGEST_FILES) if own.startswith(name)]
     return found[0] if found else len(LONGEST_FILES)
+
+
+def take_turns(groups: Iterable[str]) -> list[str]:
+    """The groups in the order of a run: long files in their order, and the others evenly between them.
+
+    Most long files wait for servers and for time to pass, and most others need a core: side by side they use both. The
+    long ones end a little earlier, so that no worker begins one when the others are done.
+    """
+    waiting: list[str] = []
+    working: list[str] = []
+    for own in groups:
+        (waiting if place(own) < len(LONGEST_FILES) else working).append(own)
+    places = {own: LONG_PART * number / len(waiting) for number, own in enumerate(sorted(waiting, key=place))}
+    places |= {own: number / len(working) for number, own in enumerate(working)}
+    return sorted(places, key=places.__getitem__)
 
 
 class Scheduler(LoadFileScheduling):  # type: ignore[misc]
