@@ -38,8 +38,8 @@ FIRST_IN_A_PROOF = (
 )
 """Files of a few seconds, which take minutes in a proof."""
 # Several workers share the files; the worker that got one of these last would run alone while the others are done.
-# They take turns with all others (`take_turns`), and are in this order only with `--no-loadscope-reorder`: else the files
-# with the most tests come first.
+# They take turns with all others (`take_turns`), and are in this order only with `--no-loadscope-reorder`: else the
+# files with the most tests come first.
 LONGEST_FILES = (
     "tests/ha/",
     *(FIRST_IN_A_PROOF if os.environ.get("EARMARK_PROOF") else ()),
