@@ -63,6 +63,8 @@ def pytest_collection_finish() -> None:
 
 
 STORES = ("memory", "sqlite", "postgres")
+STORES_SAMPLED = STORES if os.environ.get("EARMARK_PROOF") else ("memory", "postgres")
+"""For folders that need not ask the file of SQLite outside a proof: the store in memory runs the same statements."""
 _numbers = itertools.count(1)
 TEMPLATE = "earmark_template"
 # As a replica the schema checks no guard: they refuse to delete. The lock waits for connections that a test left.
@@ -339,6 +341,11 @@ async def sqlite_store(tmp_path: Path, clock: MovableClock) -> AsyncIterator[Sql
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, clock: MovableClock) -> Store:
     """Each of the stores in turn."""
+    return store_of(request, clock=clock)
+
+
+def store_of(request: pytest.FixtureRequest, *, clock: MovableClock) -> Store:
+    """The store that a parametrised fixture asks for by its name."""
     if request.param == "memory":
         return MemoryStore(clock=clock)
     found: Store = request.getfixturevalue(f"{request.param}_store")

@@ -36,6 +36,8 @@ OPEN_FILES = 4096
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
 KINDS = {"service": ("sqlite", "postgres"), "services": ("postgres",), "fleet": ("sqlite", "postgres")}
 """On which databases the fixtures are without Redis."""
+BEFORE_THE_STORE = ("test_abuse",)
+"""Files whose requests are mostly refused before a store is asked: outside a proof one database is enough."""
 NAMES = {"sqlite": "one-on-sqlite", "postgres": "two-on-postgres", "redis": "two-on-postgres-and-redis"}
 
 
@@ -43,9 +45,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each test on every set-up that its servers come in."""
     for fixture, kinds in KINDS.items():
         if fixture in metafunc.fixturenames:
-            redis = ("redis",) if PROOF or metafunc.module.__name__.rpartition(".")[2] in WITH_REDIS else ()
-            names = [NAMES[kind] if fixture == "fleet" else kind for kind in (*kinds, *redis)]
-            metafunc.parametrize(fixture, (*kinds, *redis), ids=names, indirect=True)
+            file = metafunc.module.__name__.rpartition(".")[2]
+            redis = ("redis",) if PROOF or file in WITH_REDIS else ()
+            asked = kinds if PROOF or file not in BEFORE_THE_STORE else kinds[:1]
+            names = [NAMES[kind] if fixture == "fleet" else kind for kind in (*asked, *redis)]
+            metafunc.parametrize(fixture, (*asked, *redis), ids=names, indirect=True)
 
 
 @pytest.hookimpl(wrapper=True)

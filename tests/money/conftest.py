@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from tests.conftest import STORES
+from tests.conftest import STORES_SAMPLED, store_of
 from tests.journal_completeness import JournalComparison
 from tests.money.scripted_gateway import ScriptedGateway
 
@@ -17,7 +16,6 @@ from earmark.engine.commands_and_results import Actor, Cancel, ChangeEvent, Deci
 from earmark.engine.engine import Engine
 from earmark.library import Earmark
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
-from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -30,17 +28,12 @@ if TYPE_CHECKING:
     from earmark.uuids import Uuid7Ids
 
 PRICE = 4500
-STORES_PAID_ON = STORES if os.environ.get("EARMARK_PROOF") else ("memory", "postgres")
-"""The store in memory runs the statements of SQLite; the file is asked in `tests/conformance`, and here in a proof."""
 
 
-@pytest.fixture(params=STORES_PAID_ON)
+@pytest.fixture(params=STORES_SAMPLED)
 def store(request: pytest.FixtureRequest, clock: MovableClock) -> Store:
     """Each of these stores in turn."""
-    if request.param == "memory":
-        return MemoryStore(clock=clock)
-    found: Store = request.getfixturevalue(f"{request.param}_store")
-    return found
+    return store_of(request, clock=clock)
 
 
 class Shop:

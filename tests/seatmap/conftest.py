@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conftest import STORES_SAMPLED, store_of
 
 from earmark.domain.id_types import BookingId, EventId
 from earmark.domain.journal_entry import Entry
@@ -17,11 +18,18 @@ from earmark.library import Earmark
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from earmark.clock import MovableClock
     from earmark.engine.ports.number_and_read_journal import Numbered
     from earmark.engine.ports.store import Store, Transaction
     from earmark.uuids import Uuid7Ids
 
 SEATS = {f"A{number}": 4500 for number in range(1, 11)}
+
+
+@pytest.fixture(params=STORES_SAMPLED)
+def store(request: pytest.FixtureRequest, clock: MovableClock) -> Store:
+    """Each of these stores in turn."""
+    return store_of(request, clock=clock)
 
 
 @pytest.fixture
