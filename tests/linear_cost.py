@@ -14,7 +14,8 @@ SIZES = (10_000, 40_000) if os.environ.get("EARMARK_PROOF") else (2_500, 10_000)
 """Of a short and of a long text."""
 DOUBLED_MAX = 3.0
 """Twice as much costs twice as much where the cost is linear, and four times as much where it is quadratic."""
-ATTEMPTS = 6
+ATTEMPTS = 24
+"""What costs in proportion passes at the first or second, unless the machine itself changes its speed in between."""
 SHORT_RUNS = 2
 """How often the short text is measured again in each attempt."""
 NOISE_NANOSECONDS = 50_000

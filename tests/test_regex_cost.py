@@ -247,7 +247,7 @@ def test_a_pattern_that_restarts_from_each_place_is_noticed(shape: str, unit: st
     """The control: such patterns were in the code, and the same measurement finds them."""
     pattern = re.compile(shape, re.ASCII | re.DOTALL)
     sizes = (2_500, 10_000)
-    assert not is_linear(getattr(pattern, use), lambda size: unit * (size // len(unit)), sizes=sizes)
+    assert not is_linear(getattr(pattern, use), lambda size: unit * (size // len(unit)), sizes=sizes, attempts=3)
 
 
 def _named(tree: ast.Module) -> Iterator[str]:
