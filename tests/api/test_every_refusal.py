@@ -16,7 +16,7 @@ from tests.api.real import calling, running
 from earmark import errors
 from earmark.api import problem_response
 from earmark.clock import MovableClock
-from earmark.domain.payment import Standing
+from earmark.domain.payment import ReportedState
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.ports.gateway import GatewayDenied, Report
 from earmark.errors import UNTOLD, EarmarkError
@@ -449,7 +449,7 @@ async def test_a_busy_payment_system_is_not_the_buyers_fault(world: World, monke
 
     async def busy(_: object) -> Report:
         await asyncio.sleep(0)
-        return Report(standing=Standing.DECLINED, gateway_id="pi_1", code="try_again_later")
+        return Report(state=ReportedState.DECLINED, gateway_id="pi_1", code="try_again_later")
 
     monkeypatch.setattr(gateway, "authorise", busy)
     told = (await world.pay(await world.held("A1"))).json()

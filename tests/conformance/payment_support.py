@@ -66,7 +66,7 @@ class PaymentShop(Shop):
 
     async def read(self, payment: Payment) -> Payment | None:
         """As it now stands."""
-        about = await self.store.read_dossier(payment.id)
+        about = await self.store.read_payment_snapshot(payment.id)
         return about.payment if about else None
 
     async def due(self, *seconds_ago: float) -> list[Payment]:

@@ -9,7 +9,7 @@ import pytest
 
 from earmark.engine.commands_and_results import TryAgain
 from earmark.engine.engine import Engine
-from earmark.engine.verbs.hold import RELIEF_ROUNDS_MAX, _Granting
+from earmark.engine.verbs.hold import MAKE_ROOM_ROUNDS_MAX, _Granting
 from earmark.errors import LimitExceeded, PoolExhausted
 from earmark.library import Earmark
 from earmark.uuids import Uuid7Ids
@@ -80,19 +80,19 @@ async def test_control_without_what_is_known_each_buyer_costs_a_transaction(
     """As it was: every refusal first looked for lapsed holds, in a transaction for each buyer."""
     judge = _Granting._judge
 
-    def ask_for_relief(self: _Granting, command: Hold, *, limit: int | None) -> TryAgain | None:
+    def ask_for_room(self: _Granting, command: Hold, *, limit: int | None) -> TryAgain | None:
         try:
             return judge(self, command, limit=limit)
         except LimitExceeded as over:
-            return TryAgain(refusal=over, rounds_max=RELIEF_ROUNDS_MAX, relief=command.total_ref, short=1)
+            return TryAgain(refusal=over, rounds_max=MAKE_ROOM_ROUNDS_MAX, full=command.total_ref, short=1)
 
-    async def not_known(reliefs: Sequence[object], **_: Any) -> list[bool]:
-        return [True] * len(reliefs)
+    async def not_known(refs: Sequence[object], **_: Any) -> list[bool]:
+        return [True] * len(refs)
 
     if have:
         await ask_for(shop, have)
-    monkeypatch.setattr(_Granting, "_judge", ask_for_relief)
-    monkeypatch.setattr(shop.engine._holds._starved, "_have_due", not_known)
+    monkeypatch.setattr(_Granting, "_judge", ask_for_room)
+    monkeypatch.setattr(shop.engine._holds._without_room, "_have_due", not_known)
     transactions = CountedTransactions(store, monkeypatch)
     assert_limited(await ask_for(shop, 5), have=have)
     assert transactions.count > CROWD

@@ -50,7 +50,7 @@ async def test_as_many_buyers_as_there_are_lapsed_units_are_served(
     store: Store, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All at once, and though only a few holds are ended in one transaction."""
-    monkeypatch.setattr(module, "RELIEF_LIMIT", 7)
+    monkeypatch.setattr(module, "MAKE_ROOM_HOLDS_MAX", 7)
     shop = await full_of_lapsed_holds(store, clock)
     asked = (shop.hold("fair", buyer=f"new-{n}", pools={"GA": 2}) for n in range(LAPSED // 2))
     held = await asyncio.gather(*asked, return_exceptions=True)
@@ -86,15 +86,15 @@ async def test_room_is_made_once_per_transaction_without_the_loop(
     store: Store, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: where one transaction is all there is, a buyer is refused with fewer free units than have lapsed."""
-    relieve = Engine.relieve
+    make_room_in = Engine.make_room_in
 
-    async def once(self: Engine, relief: object, *, units: int, lock_seconds: float = 5) -> object:
+    async def once(self: Engine, ref: object, *, units: int, lock_seconds: float = 5) -> object:
         assert units == LAPSED
-        room = await relieve(self, relief, units=1, lock_seconds=lock_seconds)
+        room = await make_room_in(self, ref, units=1, lock_seconds=lock_seconds)
         return type(room)(ended=0, units=0, passed_over=False)
 
-    monkeypatch.setattr(Engine, "relieve", once)
+    monkeypatch.setattr(Engine, "make_room_in", once)
     shop = await full_of_lapsed_holds(store, clock)
     with pytest.raises(PoolExhausted) as refused:
         await shop.hold("fair", buyer="ada", pools={"GA": LAPSED})
-    assert refused.value.available == module.RELIEF_LIMIT
+    assert refused.value.available == module.MAKE_ROOM_HOLDS_MAX

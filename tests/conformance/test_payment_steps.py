@@ -62,7 +62,7 @@ async def test_a_payment_and_its_refunds_come_back_as_they_were_written(payments
     made = msgspec.structs.replace(first, state=RefundState.DONE, gateway_id="re_é", code="late", processed_at=AT)
     paid = await payments.step_on(owing, made, state=PaymentState.PARTIALLY_REFUNDED, refunded=7)
     paid = await payments.step_on(paid, state=PaymentState.NEEDS_ATTENTION, refunded_elsewhere=2**52)
-    about = await payments.store.read_dossier(new.id)
+    about = await payments.store.read_payment_snapshot(new.id)
     assert about is not None
     assert (unset(paid), unset(made)) == (set(), set())
     assert (about.payment, list(about.refunds), about.booking) == (paid, [made, second], held)
@@ -90,7 +90,7 @@ async def test_payments_that_are_not_there_are_not_found(payments: PaymentShop) 
     assert await payments.step(lambda tx: tx.lock_payments([unknown])) == {}
     assert await payments.step(lambda tx: tx.lock_payments([])) == {}
     assert await payments.step(lambda tx: tx.read_refunds(unknown)) == []
-    assert await payments.store.read_dossier(unknown) is None
+    assert await payments.store.read_payment_snapshot(unknown) is None
     assert await payments.store.list_payments(payments.ids.booking_id()) == []
 
 

@@ -15,7 +15,7 @@ from earmark.domain.bookable_event import Event
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.payment import PaymentState, Standing
+from earmark.domain.payment import PaymentState, ReportedState
 from earmark.domain.refund_rules import Reason, Ruling
 from earmark.engine.commands_and_results import Actor, Cancel, Confirm, Decided, Full, Replayed
 from earmark.engine.ports.gateway import GatewaySilent, Report
@@ -259,7 +259,7 @@ async def test_late_money_goes_back_whole_whatever_the_rules(shop: Shop) -> None
 async def test_a_sale_whose_capture_was_refused_is_undone_without_a_fee(shop: Shop) -> None:
     """There is no money to keep anything of."""
     await open_with(shop, refund_fee_percent=100)
-    shop.gateway.says["capture"] = Report(standing=Standing.DECLINED, gateway_id="pi_1", code="expired_card")
+    shop.gateway.says["capture"] = Report(state=ReportedState.DECLINED, gateway_id="pi_1", code="expired_card")
     held = await shop.hold("A1")
     assert (await shop.pay(held)).booking.state is State.CANCELLED
     assert await price_and_fees(shop, await shop.booking(held)) == 0

@@ -123,7 +123,7 @@ async def test_a_lapsed_seat_is_taken_over_once(rivals: list[Shop], clock: Movab
 
 
 async def test_lapsed_units_are_given_out_again_once(rivals: list[Shop], clock: MovableClock) -> None:
-    """Many are starved at once by lapsed holds: room is made, and exactly what was there is sold."""
+    """Lapsed holds take the room of many at once: room is made, and exactly what was there is sold."""
     await rivals[0].create(pools={"GA": 4})
     for n in range(4):
         await rivals[0].hold(f"old-{n}", pools={"GA": 1}, ttl=60)

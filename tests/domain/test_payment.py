@@ -21,8 +21,8 @@ from earmark.domain.payment import (
     Payment,
     PaymentState,
     Refund,
+    ReportedState,
     SettledAs,
-    Standing,
 )
 from earmark.errors import RefundRefused
 
@@ -52,34 +52,38 @@ def refund(amount: int) -> Refund:
     return Refund(id=back, payment_id=payment.id, booking_id=payment.booking_id, amount=amount, created_at=NOW)
 
 
-def after_reports(payment: Payment, *said: Standing, wanted: bool = True) -> Payment:
-    for standing in said:
-        captured = PRICE if standing is Standing.CAPTURED else 0
-        payment = law.after_report(payment, standing, wanted=wanted, captured=captured)
+def after_reports(payment: Payment, *said: ReportedState, wanted: bool = True) -> Payment:
+    for reported in said:
+        captured = PRICE if reported is ReportedState.CAPTURED else 0
+        payment = law.after_report(payment, reported, wanted=wanted, captured=captured)
     return payment
 
 
 def test_captured_is_a_fact_from_every_state() -> None:
     """Whatever the state was before: the money is there."""
     for state in set(PaymentState) - TAKEN:
-        assert after_reports(opened(state=state), Standing.CAPTURED).state is PaymentState.CAPTURED, state
-        assert after_reports(opened(state=state), Standing.CAPTURED, wanted=False).state is PaymentState.CAPTURED, state
+        assert after_reports(opened(state=state), ReportedState.CAPTURED).state is PaymentState.CAPTURED, state
+        assert (
+            after_reports(opened(state=state), ReportedState.CAPTURED, wanted=False).state is PaymentState.CAPTURED
+        ), state
 
 
-@given(said=st.lists(st.sampled_from(Standing), max_size=6))
-def test_no_report_undoes_captured_money(said: list[Standing]) -> None:
+@given(said=st.lists(st.sampled_from(ReportedState), max_size=6))
+def test_no_report_undoes_captured_money(said: list[ReportedState]) -> None:
     """Reports of an earlier state may come late, and change nothing."""
-    taken = after_reports(opened(), Standing.CAPTURED)
+    taken = after_reports(opened(), ReportedState.CAPTURED)
     assert after_reports(taken, *said) == taken
 
 
 @given(
-    said=st.lists(st.sampled_from([Standing.PROCESSING, Standing.REQUIRES_ACTION, Standing.AUTHORISED]), max_size=5),
+    said=st.lists(
+        st.sampled_from([ReportedState.PROCESSING, ReportedState.REQUIRES_ACTION, ReportedState.AUTHORISED]), max_size=5
+    ),
     order=st.randoms(use_true_random=False),
 )
-def test_a_sale_ends_alike_in_any_order_of_reports(said: list[Standing], order: object) -> None:
+def test_a_sale_ends_alike_in_any_order_of_reports(said: list[ReportedState], order: object) -> None:
     """Early, late and repeated reports of a payment that went well."""
-    words = [*said, Standing.AUTHORISED, Standing.CAPTURED]
+    words = [*said, ReportedState.AUTHORISED, ReportedState.CAPTURED]
     order.shuffle(words)  # type: ignore[attr-defined]
     assert after_reports(opened(), *words).state is PaymentState.CAPTURED
 
@@ -87,7 +91,7 @@ def test_a_sale_ends_alike_in_any_order_of_reports(said: list[Standing], order: 
 @pytest.mark.parametrize("captured", [0, 1, PRICE - 1, PRICE + 1])
 def test_another_amount_than_was_requested_needs_attention(captured: int) -> None:
     """A gateway that takes too much, or too little, is not argued with."""
-    payment = law.after_report(opened(), Standing.CAPTURED, wanted=True, captured=captured)
+    payment = law.after_report(opened(), ReportedState.CAPTURED, wanted=True, captured=captured)
     assert (payment.state, payment.code) == (PaymentState.NEEDS_ATTENTION, "captured_another_amount")
     assert payment.captured == min(captured, PRICE)
 
@@ -95,9 +99,9 @@ def test_another_amount_than_was_requested_needs_attention(captured: int) -> Non
 def test_an_unwanted_payment_is_given_up_and_never_captured() -> None:
     """An authorisation for a booking that is lost, however late it comes."""
     for state in (*UNDECIDED, PaymentState.FAILED, PaymentState.VOIDED, PaymentState.AUTHORISED, PaymentState.VOIDING):
-        assert after_reports(opened(state=state), Standing.AUTHORISED, wanted=False).state is PaymentState.VOIDING, (
-            state
-        )
+        assert (
+            after_reports(opened(state=state), ReportedState.AUTHORISED, wanted=False).state is PaymentState.VOIDING
+        ), state
 
 
 def test_silence_is_unknown_and_never_failed() -> None:
@@ -111,8 +115,8 @@ def test_every_change_of_state_is_an_edge() -> None:
     """What the rules do, the schema allows: no function leads to another state."""
     found = {
         (state, after.state)
-        for state, standing, wanted in itertools.product(STATE_AFTER_REPORT, Standing, (True, False))
-        if (after := after_reports(opened(state=state), standing, wanted=wanted)).state is not state
+        for state, reported, wanted in itertools.product(STATE_AFTER_REPORT, ReportedState, (True, False))
+        if (after := after_reports(opened(state=state), reported, wanted=wanted)).state is not state
     }
     found |= {(state, law.given_up(opened(state=state)).state) for state in UNDECIDED | {PaymentState.AUTHORISED}}
     found |= {(PaymentState.PENDING, PaymentState.UNKNOWN)}
@@ -120,7 +124,7 @@ def test_every_change_of_state_is_an_edge() -> None:
     found |= {(PaymentState.NEEDS_ATTENTION, law.settled(flagged, [], how=SettledAs.KEPT, note="x").state)}
     found |= {(state, law.flagged(opened(state=state), code="x").state) for state in TAKEN}
     found |= {
-        (state, law.after_report(opened(state=state), Standing.CAPTURED, wanted=True, captured=1).state)
+        (state, law.after_report(opened(state=state), ReportedState.CAPTURED, wanted=True, captured=1).state)
         for state in STATE_AFTER_REPORT.keys() - {PaymentState.NEEDS_ATTENTION}
     }
     found |= {(PaymentState.CAPTURED, law.repaid(_owing(amount), refund(amount)).state) for amount in (1, PRICE)} | {

@@ -75,7 +75,7 @@ class ManualStore:
         self._arrived: asyncio.Queue[Batch] = asyncio.Queue()
         self.batches: list[Batch] = []
         self.transactions: set[asyncio.Task[object]] = set()
-        self.reliefs: list[object] = []
+        self.times_room_was_made: list[object] = []
         self.reads: list[tuple[object, ...]] = []
         """Of what was asked whether a lapsed hold is left, each time."""
         self.due: set[object] = set()
@@ -97,17 +97,17 @@ class ManualStore:
         self._arrived.put_nowait(batch)
         return await batch.end()
 
-    async def relieve(self, relief: object, *, units: int, lock_seconds: float) -> Room:
+    async def make_room_in(self, full: object, *, units: int, lock_seconds: float) -> Room:
         """Make room."""
         assert lock_seconds > 0
-        self.reliefs.append((relief, units))
+        self.times_room_was_made.append((full, units))
         return self.room
 
-    async def have_due(self, reliefs: Sequence[object], *, lock_seconds: float) -> list[bool]:
+    async def have_due(self, refs: Sequence[object], *, lock_seconds: float) -> list[bool]:
         """Whether room can be made."""
         assert lock_seconds > 0
-        self.reads.append(tuple(reliefs))
-        return [relief in self.due for relief in reliefs]
+        self.reads.append(tuple(refs))
+        return [full in self.due for full in refs]
 
     async def next(self) -> Batch:
         """The next batch to arrive."""
@@ -137,7 +137,7 @@ class QueueUnderTest:
         self.store = ManualStore()
         self.batcher: BatchQueue[Command] = BatchQueue(
             self.store.run,
-            relieve=self.store.relieve,
+            make_room_in=self.store.make_room_in,
             have_due=self.store.have_due,
             claims=lambda command: tuple(wants.get(number_of(command), "")),
             connection_slots=connection_slots,
@@ -178,7 +178,7 @@ async def queue_of() -> AsyncIterator[Callable[..., QueueUnderTest]]:
             *queue.requests,
             *queue.batcher._running,
             *queue.batcher._row_tasks,
-            *queue.batcher._starved.tasks,
+            *queue.batcher._without_room.tasks,
             *queue.store.transactions,
         )
     }

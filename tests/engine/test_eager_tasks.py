@@ -116,8 +116,8 @@ async def test_room_that_was_made_at_once_leaves_no_task(shop: Earmark) -> None:
             more = [shop.hold("play", buyer=buyer, pools={"GA": 1}) for buyer in ("ann", "bob")]
             told = await within_seconds(asyncio.gather(*more, return_exceptions=True))
             assert {(type(one), one.transient) for one in told} == {(LimitExceeded, False)}
-            assert not shop.engine._holds._starved.tasks
-            assert not len(shop.engine._holds._starved)
+            assert not shop.engine._holds._without_room.tasks
+            assert not len(shop.engine._holds._without_room)
 
 
 def queue_that_meets_a_locked_row() -> tuple[BatchQueue[Command], list[tuple[int, ...]]]:
@@ -135,7 +135,7 @@ def queue_that_meets_a_locked_row() -> tuple[BatchQueue[Command], list[tuple[int
     async def unused(*_: Any, **__: Any) -> Any:
         raise AssertionError("no request needs room")
 
-    return BatchQueue(run, relieve=unused, have_due=unused), carried
+    return BatchQueue(run, make_room_in=unused, have_due=unused), carried
 
 
 async def test_a_row_that_was_had_at_once_leaves_no_task() -> None:

@@ -166,5 +166,5 @@ async def test_room_that_could_not_be_made_is_an_outage(store: SilentStore) -> N
     """The caller decides what that means: a hold is refused for now, late money is looked at again."""
     store.keeps = False
     with pytest.raises(Outage):
-        await Engine(store, ids=IDS).relieve(PoolRef(EventId("concert"), PoolId("GA")), units=1)
+        await Engine(store, ids=IDS).make_room_in(PoolRef(EventId("concert"), PoolId("GA")), units=1)
     assert store.tried == 1

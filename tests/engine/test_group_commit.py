@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TAKEN = SeatsTaken(seats=("A1",))
 MOVED = TryAgain(refusal=SeatsTaken(seats=("A1",), transient=True), rounds_max=3)
 TWIN = TryAgain(refusal=IdempotencyInProgress(), rounds_max=1000, delay_seconds=0.01)
-STARVED = TryAgain(refusal=PoolExhausted(pool="GA", asked=1, available=0), rounds_max=6, relief="GA", short=1)
+WITHOUT_ROOM = TryAgain(refusal=PoolExhausted(pool="GA", asked=1, available=0), rounds_max=6, full="GA", short=1)
 
 
 async def answers_to(*requests: asyncio.Task[object]) -> list[object]:
@@ -395,24 +395,24 @@ async def test_what_keeps_changing_is_refused_in_the_third_round(queue: QueueUnd
 
 
 async def test_room_is_made_once_before_a_refusal(queue: QueueUnderTest) -> None:
-    """A request starved by lapsed holds is decided again after they ended, and refused only if that did not help."""
+    """A request without room is decided again once lapsed holds were ended, and refused only if that did not help."""
     request = queue.submit(1)
-    (await queue.store.next()).commit(STARVED)
+    (await queue.store.next()).commit(WITHOUT_ROOM)
     again = await queue.store.next()
-    assert queue.store.reliefs == [("GA", 1)]
-    again.commit(STARVED)
+    assert queue.store.times_room_was_made == [("GA", 1)]
+    again.commit(WITHOUT_ROOM)
     with pytest.raises(PoolExhausted):
         await request
-    assert queue.store.reliefs == [("GA", 1)]
+    assert queue.store.times_room_was_made == [("GA", 1)]
     assert queue.store.carried == [(1,), (1,)]
 
 
 async def test_room_is_made_once_for_all_requests_that_need_it(queue: QueueUnderTest) -> None:
-    """A batch that is starved of one pool requests room once."""
+    """A batch in need of one pool requests room once."""
     requests = [queue.submit(number) for number in (1, 2, 3)]
-    (await queue.store.next()).commit(STARVED, STARVED, Decided(value=3, now=NOW))
+    (await queue.store.next()).commit(WITHOUT_ROOM, WITHOUT_ROOM, Decided(value=3, now=NOW))
     second = await queue.store.next()
-    assert (second.numbers, queue.store.reliefs) == ((1, 2), [("GA", 2)])
+    assert (second.numbers, queue.store.times_room_was_made) == ((1, 2), [("GA", 2)])
     second.commit()
     assert await answers_to(*requests) == [1, 2, 3]
 
@@ -420,14 +420,14 @@ async def test_room_is_made_once_for_all_requests_that_need_it(queue: QueueUnder
 async def test_room_is_made_also_for_a_request_that_waited_long_for_a_duplicate(
     queue: QueueUnderTest, jump: Callable[[float], None]
 ) -> None:
-    """Rounds spent waiting for a duplicate are not rounds spent being starved."""
+    """Rounds spent waiting for a duplicate are not rounds spent waiting for room."""
     request = queue.submit(1)
     for _ in range(8):
         (await queue.store.next()).commit(TWIN)
         jump(1)
-    (await queue.store.next()).commit(STARVED)
+    (await queue.store.next()).commit(WITHOUT_ROOM)
     await asyncio.wait({request, asyncio.create_task(queue.store.next())}, timeout=5, return_when="FIRST_COMPLETED")
-    assert queue.store.reliefs == [("GA", 1)]
+    assert queue.store.times_room_was_made == [("GA", 1)]
     queue.store.batches[-1].commit()
     assert await request == 1
 
@@ -466,31 +466,31 @@ async def test_a_request_that_waits_for_a_duplicate_until_its_deadline_is_answer
     assert queue.store.carried == [(1,)]
 
 
-async def test_a_failed_relief_costs_no_request_its_place(queue: QueueUnderTest, turn: Turn) -> None:
-    """Making room is optional: when it fails, the starved request is refused, and the queue moves on."""
+async def test_a_failure_to_make_room_costs_no_request_its_place(queue: QueueUnderTest, turn: Turn) -> None:
+    """Making room is optional: when it fails, the request without room is refused, and the queue moves on."""
 
     async def broken(_: object, **__: object) -> None:
-        raise ValueError("no relief today")
+        raise ValueError("no room today")
 
-    queue.batcher._starved._relieve = broken  # type: ignore[assignment] # it returns nothing, for it never returns
-    starved = queue.submit(1)
+    queue.batcher._without_room._make_room_in = broken  # type: ignore[assignment] # it returns nothing, for it never returns
+    waiting = queue.submit(1)
     first = await queue.store.next()
     behind = queue.submit(2)
     await turn()
-    first.commit(STARVED)
+    first.commit(WITHOUT_ROOM)
     while not behind.done():
         arrived = asyncio.create_task(queue.store.next())
         done, _ = await asyncio.wait({arrived, behind}, timeout=2, return_when="FIRST_COMPLETED")
         assert done, "the queue is not carried any more"
         if arrived.done():
             batch = arrived.result()
-            batch.commit(*(STARVED if number == 1 else Decided(value=number, now=NOW) for number in batch.numbers))
+            batch.commit(*(WITHOUT_ROOM if number == 1 else Decided(value=number, now=NOW) for number in batch.numbers))
             await turn()
         else:
             arrived.cancel()
     assert await behind == 2
     with pytest.raises((Refusal, ValueError)):
-        await asyncio.wait_for(starved, timeout=1)
+        await asyncio.wait_for(waiting, timeout=1)
 
 
 async def test_no_slot_is_lost_when_a_request_comes_as_one_ends(queue: QueueUnderTest) -> None:

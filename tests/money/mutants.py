@@ -9,7 +9,7 @@ import msgspec
 
 from earmark.domain import payment as law
 from earmark.domain.id_types import RefundId
-from earmark.domain.payment import Standing
+from earmark.domain.payment import ReportedState
 from earmark.engine.ports.gateway import GatewaySilent, RefundOrder, RefundReport, Report
 from earmark.engine.verbs import cancel
 from earmark.payments import apply_payment_report, build_gateway_orders, drive_payment_to_its_end
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     Mutant = Callable[[pytest.MonkeyPatch], None]
 
 SAID = {
-    "payment_intent.payment_failed": Standing.DECLINED,
-    "payment_intent.canceled": Standing.VOIDED,
-    "payment_intent.amount_capturable_updated": Standing.AUTHORISED,
-    "payment_intent.succeeded": Standing.CAPTURED,
+    "payment_intent.payment_failed": ReportedState.DECLINED,
+    "payment_intent.canceled": ReportedState.VOIDED,
+    "payment_intent.amount_capturable_updated": ReportedState.AUTHORISED,
+    "payment_intent.succeeded": ReportedState.CAPTURED,
 }
 
 
@@ -64,7 +64,7 @@ def a_timeout_is_a_no(patch: pytest.MonkeyPatch) -> None:
         except (GatewaySilent, TimeoutError):
             if step is not PaymentStep.AUTHORISE:
                 raise
-            return Report(standing=Standing.DECLINED, code="timeout")
+            return Report(state=ReportedState.DECLINED, code="timeout")
 
     patch.setattr(PaymentDriver, "_ask", asked)
     _never_look_back(patch)
@@ -74,11 +74,11 @@ def the_last_callback_is_right(patch: pytest.MonkeyPatch) -> None:
     """Every callback is trusted, each time that it arrives, in the order of arrival."""
 
     async def receive_callback(self: PaymentDriver, gateway: str, callback: Callback) -> bool:
-        about = await self._engine.store.read_dossier(callback.payment_id) if callback.payment_id else None  # type: ignore[arg-type]
+        about = await self._engine.store.read_payment_snapshot(callback.payment_id) if callback.payment_id else None  # type: ignore[arg-type]
         if about is None:
             return False
         if callback.kind in SAID:
-            report = Report(standing=SAID[callback.kind], gateway_id=callback.gateway_id, captured=callback.amount or 0)
+            report = Report(state=SAID[callback.kind], gateway_id=callback.gateway_id, captured=callback.amount or 0)
             await self._apply_report(report, about)
         assert gateway == about.payment.gateway
         return True
@@ -116,7 +116,7 @@ def what_is_given_up_is_not_voided(patch: pytest.MonkeyPatch) -> None:
     """The booking is lost, and the buyer's money stays set aside."""
 
     async def void(_: SandboxGateway, order: Order) -> Report:
-        return Report(standing=Standing.VOIDED, gateway_id=order.gateway_id)
+        return Report(state=ReportedState.VOIDED, gateway_id=order.gateway_id)
 
     patch.setattr(SandboxGateway, "void", void)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.payment import Standing
-from earmark.engine.ports.gateway import Callback, CallbackRefused, RefundReport, RefundStanding, Report
+from earmark.domain.payment import ReportedState
+from earmark.engine.ports.gateway import Callback, CallbackRefused, RefundReport, Report, ReportedRefundState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -24,10 +24,10 @@ class ScriptedGateway:
 
     def __init__(self, **says: Report | Exception) -> None:
         self.says: dict[str, Report | Exception] = {"authorise": AUTHORISED, "capture": CAPTURED, "void": VOIDED}
-        self.says["status"] = Report(standing=Standing.ABSENT)
+        self.says["status"] = Report(state=ReportedState.ABSENT)
         self.says |= says
-        self.refunds: RefundReport | Exception = RefundReport(standing=RefundStanding.DONE, gateway_id="re_1")
-        self.made: RefundReport | Exception | None = RefundReport(standing=RefundStanding.DONE, gateway_id="re_1")
+        self.refunds: RefundReport | Exception = RefundReport(state=ReportedRefundState.DONE, gateway_id="re_1")
+        self.made: RefundReport | Exception | None = RefundReport(state=ReportedRefundState.DONE, gateway_id="re_1")
         self.calls: list[str] = []
 
     async def authorise(self, order: Order) -> Report:
@@ -89,13 +89,13 @@ class ScriptedGateway:
         said = self.says[call]
         if isinstance(said, Exception):
             raise said
-        if said.standing is Standing.CAPTURED:
-            return Report(standing=said.standing, gateway_id=said.gateway_id, captured=order.amount)
+        if said.state is ReportedState.CAPTURED:
+            return Report(state=said.state, gateway_id=said.gateway_id, captured=order.amount)
         return said
 
 
-AUTHORISED = Report(standing=Standing.AUTHORISED, gateway_id="pi_1")
-CAPTURED = Report(standing=Standing.CAPTURED, gateway_id="pi_1")
-VOIDED = Report(standing=Standing.VOIDED, gateway_id="pi_1")
-DECLINED = Report(standing=Standing.DECLINED, gateway_id="pi_1", code="card_declined")
-PROCESSING = Report(standing=Standing.PROCESSING, gateway_id="pi_1")
+AUTHORISED = Report(state=ReportedState.AUTHORISED, gateway_id="pi_1")
+CAPTURED = Report(state=ReportedState.CAPTURED, gateway_id="pi_1")
+VOIDED = Report(state=ReportedState.VOIDED, gateway_id="pi_1")
+DECLINED = Report(state=ReportedState.DECLINED, gateway_id="pi_1", code="card_declined")
+PROCESSING = Report(state=ReportedState.PROCESSING, gateway_id="pi_1")

@@ -150,7 +150,7 @@ async def test_a_first_card_that_is_being_voided_does_not_sell_by_an_authorisati
     await world.pay(world.ask_to_pay(held))
     world.bank.act(intent.id, succeed=True)
     [(payment, _)] = await world.store.list_payments(held.id)
-    about = await world.store.read_dossier(payment.id)
+    about = await world.store.read_payment_snapshot(payment.id)
     assert about is not None
     await world.driver._apply_report(await world.gateway.status(order_of(payment)), about)
     assert (await world.booking(held)).state is State.HELD
@@ -166,7 +166,7 @@ async def test_control_without_the_mark_a_sale_is_undone_by_the_void(
     monkeypatch.setattr("earmark.domain.payment.is_replaced", lambda _: False)
     held, intent = await left(world)
     [(payment, _)] = await world.store.list_payments(held.id)
-    about = await world.store.read_dossier(payment.id)
+    about = await world.store.read_payment_snapshot(payment.id)
     assert about is not None
     world.bank.act(intent.id, succeed=True)
     await world.driver._apply_report(await world.gateway.status(order_of(payment)), about)

@@ -13,7 +13,7 @@ from earmark.cli import compare_payments_with_gateway as walk
 from earmark.cli.compare_payments_with_gateway import compare
 from earmark.domain.id_types import BookingId, EventId, PaymentId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.payment import Payment, PaymentState, Standing
+from earmark.domain.payment import Payment, PaymentState, ReportedState
 from earmark.engine.ports.gateway import GatewaySilent, Record, Report
 from earmark.payments import gateway_comparison_rules
 from earmark.sandbox.assemble_sandbox import Sandbox
@@ -63,7 +63,7 @@ class LyingGateway(SandboxGateway):
 
     async def void(self, order: Order) -> Report:
         """Nothing is voided."""
-        return Report(standing=Standing.VOIDED, gateway_id=order.gateway_id)
+        return Report(state=ReportedState.VOIDED, gateway_id=order.gateway_id)
 
 
 async def test_the_books_agree_after_sales_refunds_and_refusals(world: World) -> None:
@@ -187,7 +187,7 @@ async def test_a_payment_that_needs_attention_is_still_open(world: World) -> Non
     """An operator was notified. What they then do at the gateway agrees with what they settle here."""
     booking, payment = await sold(world, "A1", method="pm_card_refund_fail")
     await world.refund(world.ask_to_refund(booking, PRICE))
-    about = await world.store.read_dossier(payment.id)
+    about = await world.store.read_payment_snapshot(payment.id)
     assert about is not None
     assert about.payment.state is PaymentState.NEEDS_ATTENTION
     found = await compared(world)
@@ -220,7 +220,7 @@ def theirs(**known: Any) -> Record:
     fields: dict[str, Any] = {
         "payment_id": None,
         "gateway_id": "pi_1",
-        "standing": Standing.CAPTURED,
+        "state": ReportedState.CAPTURED,
         "currency": "EUR",
         "captured": PRICE,
         "refunded": 0,
@@ -240,10 +240,10 @@ def theirs(**known: Any) -> Record:
         ({}, {"currency": "USD"}, [gateway_comparison_rules.CURRENCY]),
         (
             {"captured": 0, "state": PaymentState.VOIDED},
-            {"captured": 0, "standing": Standing.AUTHORISED},
+            {"captured": 0, "state": ReportedState.AUTHORISED},
             [gateway_comparison_rules.SET_ASIDE],
         ),
-        ({"captured": 0, "state": PaymentState.FAILED}, {"captured": 0, "standing": Standing.DECLINED}, []),
+        ({"captured": 0, "state": PaymentState.FAILED}, {"captured": 0, "state": ReportedState.DECLINED}, []),
         (
             {},
             {"captured": 1, "refunded": 1},

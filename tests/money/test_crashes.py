@@ -35,7 +35,7 @@ POINTS_BESIDE_MIN = 1040
 """Of these, how many are not within a transaction."""
 AWAITED = {
     "transact",
-    "read_dossier",
+    "read_payment_snapshot",
     "claim_payments",
     "authorise",
     "capture",

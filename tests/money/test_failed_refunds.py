@@ -10,7 +10,7 @@ from tests.money.scripted_gateway import CAPTURED
 from tests.money.shop_and_bank import World
 
 from earmark.domain.payment import PaymentState, RefundState
-from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding
+from earmark.engine.ports.gateway import GatewaySilent, RefundReport, ReportedRefundState
 from earmark.payments import drive_payment_to_its_end
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
 from earmark.sandbox.model import LedgerMove
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Store
     from earmark.uuids import Uuid7Ids
 
-FAILED = RefundReport(standing=RefundStanding.REFUSED, gateway_id="re_1", code="lost_or_stolen_card")
+FAILED = RefundReport(state=ReportedRefundState.REFUSED, gateway_id="re_1", code="lost_or_stolen_card")
 WEEKS = 21 * 86_400
 
 
@@ -79,7 +79,7 @@ async def test_one_failed_refund_leaves_the_others_refunded(shop: Shop) -> None:
     booking = await refunded_sale(shop, 1000, 2000)
     payment = await shop.payment(booking)
     first, _ = await refunds_of(shop, booking)
-    about = await shop.store.read_dossier(payment.id)
+    about = await shop.store.read_payment_snapshot(payment.id)
     assert about is not None
     await shop.driver._apply_refund_report(FAILED, first, about)
     after = await shop.payment(booking)
@@ -115,7 +115,7 @@ async def test_a_gateway_that_does_not_say_is_queried_again(shop: Shop) -> None:
 async def test_a_refund_that_takes_days_hides_none_that_failed(shop: Shop) -> None:
     """Both are of one payment; the reconciler queries both."""
     booking = await refunded_sale(shop, 1000)
-    shop.gateway.refunds = RefundReport(standing=RefundStanding.PROCESSING)
+    shop.gateway.refunds = RefundReport(state=ReportedRefundState.PROCESSING)
     await shop.refund(booking, 500)
     shop.gateway.made = FAILED
     await shop.reconcile(seconds=600)

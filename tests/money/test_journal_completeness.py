@@ -22,10 +22,10 @@ from earmark.domain.bookable_event import Event, OnDecline
 from earmark.domain.booking import Booking
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId, PoolId, SeatId
-from earmark.domain.payment import Payment, Refund, SettledAs, Standing
+from earmark.domain.payment import Payment, Refund, ReportedState, SettledAs
 from earmark.domain.webhook_messages import BY_MOVE, NOTE, type_of
 from earmark.engine.commands_and_results import ChangeEvent, Confirm, Extend, PoolPatch, Release, SeatPatch
-from earmark.engine.ports.gateway import GatewaySilent, RefundRecord, RefundReport, RefundStanding, Report
+from earmark.engine.ports.gateway import GatewaySilent, RefundRecord, RefundReport, Report, ReportedRefundState
 from earmark.payments import apply_refund_report
 from earmark.store.sqlite.memory import MemoryStore
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from earmark.uuids import Uuid7Ids
 
 CLOSES = datetime(2040, 1, 1, tzinfo=UTC)
-REFUND_MADE = RefundReport(standing=RefundStanding.DONE, gateway_id="re_1")
-REFUND_PROCESSING = RefundReport(standing=RefundStanding.PROCESSING, gateway_id="re_1")
-REFUND_REFUSED = RefundReport(standing=RefundStanding.REFUSED, gateway_id="re_1", code="charge_disputed")
+REFUND_MADE = RefundReport(state=ReportedRefundState.DONE, gateway_id="re_1")
+REFUND_PROCESSING = RefundReport(state=ReportedRefundState.PROCESSING, gateway_id="re_1")
+REFUND_REFUSED = RefundReport(state=ReportedRefundState.REFUSED, gateway_id="re_1", code="charge_disputed")
 
 
 async def history(shop: Shop, booking: Booking) -> list[dict[str, Changed]]:
@@ -112,11 +112,11 @@ async def refund_elsewhere(shop: Shop) -> None:
     """An operator was at the gateway's own page."""
     await shop.open_another("matinee")
     sold = (await shop.pay(await shop.hold("A4", event="matinee"))).booking
-    dossier = await shop.store.read_dossier((await shop.payment(sold)).id)
-    assert dossier is not None
-    found = [RefundRecord(refund_id=None, gateway_id="re_9", amount=100, standing=RefundStanding.DONE)]
+    snapshot = await shop.store.read_payment_snapshot((await shop.payment(sold)).id)
+    assert snapshot is not None
+    found = [RefundRecord(refund_id=None, gateway_id="re_9", amount=100, state=ReportedRefundState.DONE)]
     await shop.engine.transact(
-        partial(apply_refund_report.apply_refunds_elsewhere, found=found, about=dossier, ids=shop.engine.ids)
+        partial(apply_refund_report.apply_refunds_elsewhere, found=found, about=snapshot, ids=shop.engine.ids)
     )
 
 
@@ -136,7 +136,7 @@ async def decline(shop: Shop) -> None:
 async def wait_in_vain(shop: Shop) -> None:
     """Silence, then an action, then nothing: given up, and the money that comes all the same finds the seat free."""
     held = await shop.hold("A3")
-    acting = Report(standing=Standing.REQUIRES_ACTION, gateway_id="pi_9", action={"url": "https://bank"})
+    acting = Report(state=ReportedState.REQUIRES_ACTION, gateway_id="pi_9", action={"url": "https://bank"})
     shop.gateway.says |= {"authorise": GatewaySilent("no answer"), "status": acting, "void": GatewaySilent("no answer")}
     await shop.pay(held)
     shop.gateway.says |= {"authorise": acting}
@@ -313,7 +313,7 @@ async def test_silence_is_recorded_and_details_send_no_webhook(shop: Shop) -> No
     held = await shop.hold("A1")
     shop.gateway.says["authorise"] = GatewaySilent("no answer")
     await shop.pay(held)
-    shop.gateway.says["authorise"] = Report(standing=Standing.PROCESSING, gateway_id="pi_7")
+    shop.gateway.says["authorise"] = Report(state=ReportedState.PROCESSING, gateway_id="pi_7")
     await shop.reconcile(seconds=60)
     entries = await shop.store.read_history(held.id)
     kinds = [type_of(entry) for entry in entries]

@@ -11,8 +11,8 @@ from tests.money.conftest import PRICE, Shop
 from tests.money.scripted_gateway import AUTHORISED, PROCESSING
 
 from earmark.domain.booking_state_machine import State
-from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
-from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
+from earmark.domain.payment import PaymentState, RefundState, ReportedState, SettledAs
+from earmark.engine.ports.gateway import GatewaySilent, RefundReport, Report, ReportedRefundState
 from earmark.engine.ports.store import Changes
 from earmark.errors import InvalidRequest
 from earmark.payments import apply_payment_report, change_payment_without_report
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from earmark.domain.payment import Payment
     from earmark.engine.ports.store import Transaction
 
-REFUSED = RefundReport(standing=RefundStanding.REFUSED, code="charge_disputed")
-DONE = RefundReport(standing=RefundStanding.DONE, gateway_id="re_2")
-LESS = Report(standing=Standing.CAPTURED, gateway_id="pi_1", captured=1000)
+REFUSED = RefundReport(state=ReportedRefundState.REFUSED, code="charge_disputed")
+DONE = RefundReport(state=ReportedRefundState.DONE, gateway_id="re_2")
+LESS = Report(state=ReportedState.CAPTURED, gateway_id="pi_1", captured=1000)
 NOTE = "Paid back by bank transfer on Monday."
 
 
 async def settle(shop: Shop, payment: Payment, how: SettledAs) -> Payment:
-    about = await shop.store.read_dossier(payment.id)
+    about = await shop.store.read_payment_snapshot(payment.id)
     assert about is not None
     return await shop.engine.transact(
         partial(change_payment_without_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=shop.engine.ids)
@@ -93,7 +93,7 @@ async def test_a_booking_that_still_waits_is_sold_for_what_is_kept_and_else_lost
     shop.gateway.says |= {"authorise": PROCESSING, "status": PROCESSING}
     await shop.pay(held)
     payment = await shop.payment(held)
-    about = await shop.store.read_dossier(payment.id)
+    about = await shop.store.read_payment_snapshot(payment.id)
     assert about is not None
     await shop.engine.transact(
         partial(
@@ -117,7 +117,7 @@ async def test_what_an_operator_refunded_outside_is_not_refunded_again(
     """The sale stays, and is cancelled later: only money that was kept is refunded then."""
     shop.gateway.says["capture"] = GatewaySilent("no answer")
     paid = await shop.pay(await shop.hold("A1"))
-    about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
+    about = await shop.store.read_payment_snapshot((await shop.payment(paid.booking)).id)
     assert about is not None
     await shop.engine.transact(
         partial(
@@ -134,7 +134,7 @@ async def test_an_operators_note_outlives_the_next_look(shop: Shop) -> None:
     """The gateway has a reason of its own."""
     booking, payment = await refused(shop)
     settled = await settle(shop, payment, SettledAs.KEPT)
-    shop.gateway.says["status"] = Report(standing=Standing.DECLINED, code="odd", message="Odd.")
+    shop.gateway.says["status"] = Report(state=ReportedState.DECLINED, code="odd", message="Odd.")
     await shop.driver.advance(payment.id, ask_gateway=True)
     after = await shop.payment(booking)
     assert (after.code, after.message, after.state) == (settled.code, settled.message, PaymentState.SETTLED)
@@ -229,7 +229,7 @@ async def test_payments_that_need_attention_are_counted_by_gateway_and_open_ones
 
 async def test_a_failed_payment_is_not_open_though_it_is_queried_again(shop: Shop) -> None:
     """Every declined card would be an alarm a day long."""
-    shop.gateway.says["authorise"] = Report(standing=Standing.DECLINED, code="card_declined")
+    shop.gateway.says["authorise"] = Report(state=ReportedState.DECLINED, code="card_declined")
     await shop.pay(await shop.hold("A1"))
     assert await shop.store.seconds_to_next_payment() is not None
     assert (await shop.store.watch_money(limit=100)).open == 0

@@ -16,7 +16,7 @@ from tests.sandbox.payment_methods import Method
 from earmark.clock import MovableClock
 from earmark.domain.booking_state_machine import State
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.payment import PaymentState, RefundState, SettledAs, Standing
+from earmark.domain.payment import PaymentState, RefundState, ReportedState, SettledAs
 from earmark.engine.ports.gateway import Callback, GatewaySilent, RefundRecord, Report
 from earmark.errors import RefundRefused
 from earmark.payments import apply_refund_report, change_payment_without_report
@@ -82,7 +82,7 @@ async def payment_of(world: World, booking: Booking) -> Payment:
 
 async def settle(world: World, booking: Booking, how: SettledAs) -> Payment:
     """An operator has settled it."""
-    about = await world.store.read_dossier((await payment_of(world, booking)).id)
+    about = await world.store.read_payment_snapshot((await payment_of(world, booking)).id)
     assert about is not None
     return await world.engine.transact(
         partial(change_payment_without_report.resolve_by_hand, how=how, note=NOTE, about=about, ids=world.ids)
@@ -243,7 +243,7 @@ async def test_a_gateway_that_forgot_the_payment_reports_no_failure(
     await deliver_all(world)
 
     async def absent(*_: object) -> Report:
-        return Report(standing=Standing.ABSENT)
+        return Report(state=ReportedState.ABSENT)
 
     async def none(*_: object) -> list[RefundRecord]:
         return []
@@ -291,7 +291,7 @@ async def test_an_old_list_does_not_undo_what_a_newer_one_recorded(world: World)
     """Two processes look at once: the one with the older list writes nothing, and looks again."""
     held = await sold(world)
     payment = await payment_of(world, held)
-    before = await world.store.read_dossier(payment.id)
+    before = await world.store.read_payment_snapshot(payment.id)
     assert before is not None
     refund_by_hand(world, 1000)
     await deliver_all(world)
@@ -327,7 +327,7 @@ async def test_control_without_the_version_an_old_list_undoes_it(world: World) -
     held = await sold(world)
     refund_by_hand(world, 1000)
     await deliver_all(world)
-    now = await world.store.read_dossier((await payment_of(world, held)).id)
+    now = await world.store.read_payment_snapshot((await payment_of(world, held)).id)
     assert now is not None
     await world.engine.transact(
         lambda transaction: apply_refund_report.apply_refunds_elsewhere(transaction, found=[], about=now, ids=world.ids)

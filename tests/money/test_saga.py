@@ -11,9 +11,9 @@ from tests.money.scripted_gateway import AUTHORISED, CAPTURED, DECLINED, PROCESS
 from earmark.domain.bookable_event import OnDecline
 from earmark.domain.booking_state_machine import State
 from earmark.domain.default_limits_for_all_events import Policy
-from earmark.domain.payment import PaymentState, Standing
+from earmark.domain.payment import PaymentState, ReportedState
 from earmark.engine.commands_and_results import Confirm
-from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent, RefundReport, RefundStanding, Report
+from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent, RefundReport, Report, ReportedRefundState
 from earmark.errors import PaymentInProgress, RefundRefused
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.booking import Booking
 
-REQUIRES_ACTION = Report(standing=Standing.REQUIRES_ACTION, gateway_id="pi_1", action={"url": "https://bank/act"})
+REQUIRES_ACTION = Report(state=ReportedState.REQUIRES_ACTION, gateway_id="pi_1", action={"url": "https://bank/act"})
 
 
 async def test_a_payment_is_authorised_then_the_seat_is_sold_then_the_money_is_captured(shop: Shop) -> None:
@@ -165,7 +165,7 @@ async def test_an_order_that_the_gateway_cannot_read_is_declined(shop: Shop) -> 
 
 async def test_a_capture_that_is_refused_for_good_cancels_the_sale(shop: Shop) -> None:
     """There is no money, so there is no booking; the seat is free again."""
-    shop.gateway.says["capture"] = Report(standing=Standing.DECLINED, gateway_id="pi_1", code="expired_card")
+    shop.gateway.says["capture"] = Report(state=ReportedState.DECLINED, gateway_id="pi_1", code="expired_card")
     held = await shop.hold("A1")
     paid = await shop.pay(held)
     assert paid.booking.state is State.CANCELLED
@@ -299,7 +299,7 @@ async def test_a_refund_that_is_refused_needs_attention(shop: Shop) -> None:
     held = await _given_up(shop, "A1")
     await shop.hold("A1", buyer="bob")
     shop.gateway.says["void"] = CAPTURED
-    shop.gateway.refunds = RefundReport(standing=RefundStanding.REFUSED, code="charge_disputed")
+    shop.gateway.refunds = RefundReport(state=ReportedRefundState.REFUSED, code="charge_disputed")
     await shop.reconcile(seconds=600)
     assert [(one.booking_id, one.code) for one in await shop.store.list_attention(limit=9)] == [
         (held.id, "charge_disputed")
@@ -347,7 +347,7 @@ async def test_refunds_in_parts_never_exceed_the_charge(shop: Shop) -> None:
 async def test_a_refund_that_takes_days_holds_up_none_behind_it(shop: Shop) -> None:
     """The bank is slow with the first; the second is sent all the same, and both are done in the end."""
     paid = await shop.pay(await shop.hold("A1"))
-    done, shop.gateway.refunds = shop.gateway.refunds, RefundReport(standing=RefundStanding.PROCESSING)
+    done, shop.gateway.refunds = shop.gateway.refunds, RefundReport(state=ReportedRefundState.PROCESSING)
     await shop.refund(paid.booking, 1000)
     await shop.refund(paid.booking, 2000)
     assert {"refund 1000", "refund 2000"} <= {*shop.gateway.calls}

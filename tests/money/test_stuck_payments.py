@@ -17,8 +17,8 @@ from tests.payments.gateways.conformance.gateways_under_test import served_sandb
 from earmark.clock import MovableClock
 from earmark.domain import payment as law
 from earmark.domain.booking_state_machine import State
-from earmark.domain.payment import PaymentState, SettledAs, Standing
-from earmark.engine.ports.gateway import GatewaySilent, RefundReport, RefundStanding, Report
+from earmark.domain.payment import PaymentState, ReportedState, SettledAs
+from earmark.engine.ports.gateway import GatewaySilent, RefundReport, Report, ReportedRefundState
 from earmark.errors import InvalidRequest
 from earmark.payments import apply_payment_report
 from earmark.payments.drive_payment_to_its_end import PaymentDriver, PaymentStep, next_step
@@ -117,7 +117,7 @@ async def test_no_create_is_sent_after_twenty_hours_whatever_pins_the_hold(
     shop.gateway.says["authorise"] = GatewaySilent("no answer")
     held = await shop.hold("A1")
     await shop.pay(held)
-    about = await shop.store.read_dossier((await shop.payment(held)).id)
+    about = await shop.store.read_payment_snapshot((await shop.payment(held)).id)
     assert about is not None
     later = about.now + timedelta(hours=20)
     pinned = msgspec.structs.replace(about.booking, paying_until=later + timedelta(hours=1))
@@ -189,7 +189,7 @@ async def test_money_that_comes_after_an_operator_settled_as_nothing_is_refunded
 async def test_money_that_was_taken_is_not_settled_as_nothing(shop: Shop) -> None:
     """A fact stays one."""
     paid = await shop.pay(await shop.hold("A1"))
-    shop.gateway.refunds = RefundReport(standing=RefundStanding.REFUSED, code="charge_disputed")
+    shop.gateway.refunds = RefundReport(state=ReportedRefundState.REFUSED, code="charge_disputed")
     await shop.refund(paid.booking, 1000)
     with pytest.raises(InvalidRequest, match=f"has taken {PRICE}"):
         await settle(shop, await shop.payment(paid.booking), SettledAs.NOTHING)
@@ -199,9 +199,9 @@ async def test_a_sale_for_which_nothing_was_taken_is_cancelled(shop: Shop) -> No
     """The gateway said that it took nothing, which is another amount; an operator has seen the same."""
     shop.gateway.says["capture"] = GatewaySilent("no answer")
     paid = await shop.pay(await shop.hold("A1"))
-    about = await shop.store.read_dossier((await shop.payment(paid.booking)).id)
+    about = await shop.store.read_payment_snapshot((await shop.payment(paid.booking)).id)
     assert about is not None
-    nothing = Report(standing=Standing.CAPTURED, gateway_id="pi_1", captured=0)
+    nothing = Report(state=ReportedState.CAPTURED, gateway_id="pi_1", captured=0)
     hear = partial(
         apply_payment_report.apply_report, report=nothing, about=about, ids=shop.engine.ids, policy=shop.engine.policy
     )

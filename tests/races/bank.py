@@ -17,7 +17,7 @@ from uuid import UUID
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import PaymentId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.payment import Payment, PaymentState, Refund, Standing
+from earmark.domain.payment import Payment, PaymentState, Refund, ReportedState
 from earmark.engine.commands_and_results import Decided, Pay, RefundPayment
 from earmark.engine.ports.gateway import (
     Callback,
@@ -25,8 +25,8 @@ from earmark.engine.ports.gateway import (
     Record,
     RefundRecord,
     RefundReport,
-    RefundStanding,
     Report,
+    ReportedRefundState,
 )
 from earmark.payments import change_payment_without_report
 from earmark.payments.drive_payment_to_its_end import PaymentDriver
@@ -64,13 +64,13 @@ class Account:
     """One payment, as the bank knows it."""
 
     amount: int
-    standing: Standing = Standing.PROCESSING
+    state: ReportedState = ReportedState.PROCESSING
     refunds: dict[UUID, int] = field(default_factory=dict)
 
     @property
     def captured(self) -> int:
         """What was taken."""
-        return self.amount if self.standing is Standing.CAPTURED else 0
+        return self.amount if self.state is ReportedState.CAPTURED else 0
 
     @property
     def kept(self) -> int:
@@ -106,7 +106,7 @@ class Bank:
         """What a call raises after it has taken effect, by its name, until it is taken out again."""
         self.refuses: dict[str, Exception] = {}
         """What a call raises without an effect."""
-        self.decides = Standing.AUTHORISED
+        self.decides = ReportedState.AUTHORISED
         """What becomes of a new payment."""
         self.refund_trouble: str | None = None
         """Why no refund is made, now or later."""
@@ -129,21 +129,23 @@ class Bank:
         """The same order again is the same payment."""
         await self._begin("authorise", order)
         if self.forgets or order.payment_id not in self.accounts:
-            decided = Standing.CAPTURED if order.automatic and self.decides is Standing.AUTHORISED else self.decides
-            self.accounts[order.payment_id] = Account(amount=order.amount, standing=decided)
+            decided = (
+                ReportedState.CAPTURED if order.automatic and self.decides is ReportedState.AUTHORISED else self.decides
+            )
+            self.accounts[order.payment_id] = Account(amount=order.amount, state=decided)
             self.effects[f"authorise {order.payment_id}"] += 1
         return await self._end("authorise", order)
 
     async def capture(self, order: Order) -> Report:
         """Once."""
         await self._begin("capture", order)
-        self._move(order, Standing.CAPTURED, "capture", only_from={Standing.AUTHORISED})
+        self._move(order, ReportedState.CAPTURED, "capture", only_from={ReportedState.AUTHORISED})
         return await self._end("capture", order)
 
     async def void(self, order: Order) -> Report:
         """What is captured stays captured, and the report shows that."""
         await self._begin("void", order)
-        self._move(order, Standing.VOIDED, "void", only_from={Standing.AUTHORISED, Standing.PROCESSING})
+        self._move(order, ReportedState.VOIDED, "void", only_from={ReportedState.AUTHORISED, ReportedState.PROCESSING})
         return await self._end("void", order)
 
     async def status(self, order: Order) -> Report:
@@ -157,21 +159,23 @@ class Bank:
         account = self.accounts[refund.payment.payment_id]
         if refund.refund_id not in account.refunds:
             if self.refund_trouble or refund.amount > account.kept:
-                return RefundReport(standing=RefundStanding.REFUSED, code=self.refund_trouble or "too_much")
+                return RefundReport(state=ReportedRefundState.REFUSED, code=self.refund_trouble or "too_much")
             account.refunds[refund.refund_id] = refund.amount
             self.effects[f"refund {refund.refund_id}"] += 1
         await self._pause("refund")
-        return RefundReport(standing=RefundStanding.DONE, gateway_id=f"re-{refund.refund_id}")
+        return RefundReport(state=ReportedRefundState.DONE, gateway_id=f"re-{refund.refund_id}")
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
         """By our id."""
         made = refund.refund_id in self.accounts[refund.payment.payment_id].refunds
-        return RefundReport(standing=RefundStanding.DONE) if made else None
+        return RefundReport(state=ReportedRefundState.DONE) if made else None
 
     async def list_refunds(self, order: Order) -> list[RefundRecord]:
         """No refund is made elsewhere."""
         return [
-            RefundRecord(refund_id=refund_id, gateway_id=f"re-{refund_id}", amount=amount, standing=RefundStanding.DONE)
+            RefundRecord(
+                refund_id=refund_id, gateway_id=f"re-{refund_id}", amount=amount, state=ReportedRefundState.DONE
+            )
             for refund_id, amount in self.accounts[order.payment_id].refunds.items()
         ]
 
@@ -189,7 +193,7 @@ class Bank:
             yield Record(
                 payment_id=payment_id,
                 gateway_id=f"pi-{payment_id}",
-                standing=account.standing,
+                state=account.state,
                 currency="EUR",
                 captured=account.captured,
                 refunded=account.captured - account.kept,
@@ -198,10 +202,10 @@ class Bank:
     async def close(self) -> None:
         """It has nothing to close."""
 
-    def _move(self, order: Order, to: Standing, name: str, *, only_from: set[Standing]) -> None:
+    def _move(self, order: Order, to: ReportedState, name: str, *, only_from: set[ReportedState]) -> None:
         account = self.accounts.get(order.payment_id)
-        if account is not None and account.standing in only_from:
-            account.standing = to
+        if account is not None and account.state in only_from:
+            account.state = to
             self.effects[f"{name} {order.payment_id}"] += 1
 
     async def _begin(self, call: str, order: Order) -> None:
@@ -233,9 +237,9 @@ class Bank:
     def _report(self, payment_id: UUID) -> Report:
         account = self.accounts.get(payment_id)
         if account is None:
-            return Report(standing=Standing.ABSENT)
-        code = "card_declined" if account.standing is Standing.DECLINED else None
-        return Report(standing=account.standing, gateway_id=f"pi-{payment_id}", captured=account.captured, code=code)
+            return Report(state=ReportedState.ABSENT)
+        code = "card_declined" if account.state is ReportedState.DECLINED else None
+        return Report(state=account.state, gateway_id=f"pi-{payment_id}", captured=account.captured, code=code)
 
 
 class PaymentProcess:
@@ -302,7 +306,7 @@ class Shop:
     async def taken_late(self, *seats: str, buyer: str = "ann", units: int = 0) -> tuple[Booking, Payment]:
         """A lost booking whose money the bank has taken all the same; no process knows of it yet."""
         booking, payment = await self.lost(*seats, buyer=buyer, units=units)
-        self.bank.accounts[payment.id] = Account(amount=payment.amount, standing=Standing.CAPTURED)
+        self.bank.accounts[payment.id] = Account(amount=payment.amount, state=ReportedState.CAPTURED)
         return booking, payment
 
     async def sold(self, *seats: str, buyer: str = "ann") -> tuple[Booking, Payment]:
@@ -315,7 +319,7 @@ class Shop:
 
     async def payment_with_refunds(self, payment: Payment) -> Any:
         """A payment and what belongs to it."""
-        about = await self.first.server.store.read_dossier(payment.id)
+        about = await self.first.server.store.read_payment_snapshot(payment.id)
         assert about is not None
         return about
 
@@ -363,13 +367,13 @@ async def reconcile(store: Store, clock: Any, *drivers: PaymentDriver) -> None:
 async def assert_books_agree(store: Store, bank: Bank) -> None:
     """For each payment: what the bank has is what its booking costs, if that is sold for it, and else nothing."""
     for payment_id, account in bank.accounts.items():
-        about = await store.read_dossier(PaymentId(payment_id))
+        about = await store.read_payment_snapshot(PaymentId(payment_id))
         assert about is not None, f"the bank has {payment_id}, which the store does not know"
         payment, booking = about.payment, about.booking
         assert (payment.captured, payment.refunded) == (account.captured, account.captured - account.kept)
         is_sold = booking.state is State.CONFIRMED and booking.payment_id == str(payment_id)
         assert account.kept == (booking.total if is_sold else 0), f"{booking.state} and {payment.state}: {account}"
-        assert account.standing in {Standing.CAPTURED, Standing.VOIDED, Standing.DECLINED}
+        assert account.state in {ReportedState.CAPTURED, ReportedState.VOIDED, ReportedState.DECLINED}
     assert not await store.find_flaws(limit=20)
 
 

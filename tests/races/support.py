@@ -264,7 +264,9 @@ class Server:
         if isinstance(ask, ChangeEvent):
             return self._begin(self.engine.change(ask))
         run = partial(self.engine.run, VERBS[type(ask)], optimistic=True)
-        queue: BatchQueue[Command] = BatchQueue(run, relieve=self.engine.relieve, have_due=self.engine.have_due)
+        queue: BatchQueue[Command] = BatchQueue(
+            run, make_room_in=self.engine.make_room_in, have_due=self.engine.have_due
+        )
         return self._begin(queue.submit(ask, within=PATIENCE_SECONDS))
 
     def submit_batch(self, *batch: Command) -> Server:

@@ -292,7 +292,7 @@ async def test_lapsed_units_that_another_transaction_is_changing_are_refused_for
     shop: Earmark, postgres_url: str, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may be free in a moment: to call the pool exhausted for good would be wrong."""
-    monkeypatch.setattr("earmark.engine.verbs.hold.RELIEF_ROUNDS_MAX", 3)
+    monkeypatch.setattr("earmark.engine.verbs.hold.MAKE_ROOM_ROUNDS_MAX", 3)
     await shop.create("small", name="small", currency="EUR", pools={"GA": (2, 1)})
     await asyncio.gather(*(shop.hold("small", buyer=f"b{n}", pools={"GA": 1}, ttl_seconds=60) for n in range(2)))
     clock.advance(61)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from earmark.domain.payment import Payment, PaymentState, Standing
+from earmark.domain.payment import Payment, PaymentState, ReportedState
 from earmark.engine.commands_and_results import Decided
 from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent
 from earmark.errors import IdempotencyMismatch, RefundRefused
@@ -89,12 +89,12 @@ async def test_money_that_is_being_refunded_buys_nothing(shop: Shop) -> None:
 async def test_a_callback_whose_status_call_fails_is_looked_at_again(shop: Shop, hours: int) -> None:
     """The buyer paid after a decline; the bank called once, and was silent when queried. It will not call again."""
     payment = await shop.opened(await shop.database.held("A1"))
-    shop.bank.decides = Standing.DECLINED
+    shop.bank.decides = ReportedState.DECLINED
     assert (await shop.first.drive(payment).outcome()).state is PaymentState.FAILED
     if hours:
         await shop.settle_down()
         shop.database.clock.advance(hours * 3600)
-    shop.bank.accounts[payment.id].standing = Standing.CAPTURED
+    shop.bank.accounts[payment.id].state = ReportedState.CAPTURED
     shop.bank.refuses["status"] = GatewaySilent("no answer")
     assert await shop.first.deliver_callback(payment).outcome() is True
     shop.bank.refuses.clear()
@@ -107,11 +107,11 @@ async def test_a_callback_whose_status_call_fails_is_looked_at_again(shop: Shop,
 async def test_a_callback_during_a_drive_is_looked_at_after_it(shop: Shop) -> None:
     """The driver called before the buyer paid after all: its answer is older than the bank's callback."""
     payment = await shop.opened(await shop.database.held("A1"))
-    shop.bank.decides = Standing.DECLINED
+    shop.bank.decides = ReportedState.DECLINED
     answering = shop.bank.barrier("after authorise")
     driving = shop.first.drive(payment)
     await in_time(answering.reached.wait())
-    shop.bank.accounts[payment.id].standing = Standing.CAPTURED
+    shop.bank.accounts[payment.id].state = ReportedState.CAPTURED
     calling = asyncio.ensure_future(shop.first.driver.receive_callback("bank", a_callback(payment, id="evt-1")))
     await until(lambda: shop.database.observer.fetchval("SELECT count(*) FROM callbacks"))
     shop.bank.open_all()

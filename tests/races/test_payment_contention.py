@@ -15,7 +15,7 @@ import pytest
 
 from earmark.domain.booking_state_machine import State
 from earmark.domain.idempotency_record import IdempotencyKey
-from earmark.domain.payment import PaymentState, Standing
+from earmark.domain.payment import PaymentState, ReportedState
 from earmark.engine.commands_and_results import KeyedRequest, PayResult
 from earmark.engine.engine import Engine
 from earmark.engine.ports.gateway import GatewaySilent
@@ -287,12 +287,12 @@ async def test_a_cancel_and_a_capture(processes: TwoProcesses) -> None:
         assert (await processes.booking(held)).state is State.CANCELLED
         account = processes.bank.accounts[ask.payment_id]
         assert account.kept == 0
-        ends.add(account.standing)
-    assert ends <= {Standing.CAPTURED, Standing.VOIDED}
+        ends.add(account.state)
+    assert ends <= {ReportedState.CAPTURED, ReportedState.VOIDED}
 
 
-@pytest.mark.parametrize("decides", [Standing.AUTHORISED, Standing.DECLINED])
-async def test_a_callback_and_the_answer_of_the_call(processes: TwoProcesses, decides: Standing) -> None:
+@pytest.mark.parametrize("decides", [ReportedState.AUTHORISED, ReportedState.DECLINED])
+async def test_a_callback_and_the_answer_of_the_call(processes: TwoProcesses, decides: ReportedState) -> None:
     """The bank calls back to one process while it answers the other: both have the same outcome."""
     processes.bank.decides = decides
     for number in range(ROUNDS):
@@ -308,7 +308,7 @@ async def test_a_callback_and_the_answer_of_the_call(processes: TwoProcesses, de
         await processes.settle_down()
         [payment] = await processes.payments(held)
         assert processes.bank.effects[f"authorise {payment.id}"] == 1
-        sold = decides is Standing.AUTHORISED
+        sold = decides is ReportedState.AUTHORISED
         assert (await processes.booking(held)).state in ({State.CONFIRMED} if sold else {State.HELD, State.EXPIRED})
         await processes.clear(held)
 
@@ -343,14 +343,14 @@ async def test_two_drivers_refund_one_late_payment_or_sell_it_once(processes: Tw
         held = await processes.held("A1")
         ask = a_pay(held)
         payment = await opened(processes.one.engine, ask)
-        processes.bank.decides = Standing.PROCESSING
+        processes.bank.decides = ReportedState.PROCESSING
         await processes.one.driver.advance(payment.id)
         processes.bank.refuses["void"] = GatewaySilent("no answer")
         processes.clock.advance(4000)
         await processes.one.driver.advance(payment.id)
         assert (await processes.booking(held)).state is State.EXPIRED
         processes.bank.refuses.clear()
-        processes.bank.accounts[ask.payment_id].standing = Standing.CAPTURED
+        processes.bank.accounts[ask.payment_id].state = ReportedState.CAPTURED
         rival = a_hold("A1", buyer="cid")
         driving = (process.driver.advance(payment.id) for process in (processes.one, processes.other))
         await processes.at_once(*driving, processes.other.engine.hold(rival))
@@ -360,7 +360,7 @@ async def test_two_drivers_refund_one_late_payment_or_sell_it_once(processes: Tw
         assert (other is None) == (ended is State.CONFIRMED)
         await processes.settle_down()
         assert len(processes.bank.accounts[ask.payment_id].refunds) == (0 if ended is State.CONFIRMED else 1)
-        processes.bank.decides = Standing.AUTHORISED
+        processes.bank.decides = ReportedState.AUTHORISED
         await processes.clear(other or held)
         await processes.clear(held)
     assert ends <= {State.CONFIRMED, State.EXPIRED}

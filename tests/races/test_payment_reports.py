@@ -9,7 +9,7 @@ import pytest
 
 from earmark.domain import booking as booking_law
 from earmark.domain.booking_state_machine import State
-from earmark.domain.payment import LEASE_SECONDS, Payment, PaymentState, Standing
+from earmark.domain.payment import LEASE_SECONDS, Payment, PaymentState, ReportedState
 from earmark.payments.build_gateway_orders import order_of
 from earmark.payments.record_requested_refund import record_refund
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def callback_and_giving_up_collide(shop: Shop, shortcut: Shortcut, place: str) -> tuple[Any, Any]:
     """The bank calls about a payment at the moment at which it took too long to decide."""
     payment = await shop.opened(await shop.database.held("A1"))
-    shop.bank.decides = Standing.PROCESSING
+    shop.bank.decides = ReportedState.PROCESSING
     await shop.first.drive(payment).outcome()
     shop.database.clock.advance(PAYING_IS_OVER)
     giving_up = (await shop.payment_process("after lock_bookings")).give_up(await shop.payment_with_refunds(payment))
@@ -60,7 +60,7 @@ async def a_decline_is_reported_again_after_the_next_payment(
     """Two processes learn that the first card is declined. One writes it while the second card is being tried."""
     held = await shop.database.held("A1")
     first = await shop.opened(held)
-    shop.bank.decides = Standing.DECLINED
+    shop.bank.decides = ReportedState.DECLINED
     answering = shop.bank.barrier("after authorise")
     late = (await shop.payment_process(shortcut=shortcut)).drive(first)
     await in_time(answering.reached.wait())
@@ -107,7 +107,7 @@ async def test_a_repeated_decline_leaves_the_next_payment_alone(either_shop: Sho
     """The booking is sold for the second card."""
     held, second = await a_decline_is_reported_again_after_the_next_payment(either_shop)
     assert await either_shop.database.state(held) == "paying"
-    either_shop.bank.decides = Standing.AUTHORISED
+    either_shop.bank.decides = ReportedState.AUTHORISED
     await either_shop.settle_down()
     assert (await either_shop.database.booking(held)).payment_id == str(second.id)
     assert await either_shop.database.state(held) == "confirmed"
@@ -286,13 +286,13 @@ async def test_two_calls_for_one_payment_charge_once(either_shop: Shop) -> None:
     await either_shop.assert_books_agree()
 
 
-@pytest.mark.parametrize("wrong", [Standing.CAPTURED, Standing.AUTHORISED])
-async def test_money_that_no_process_knows_of_is_seen_in_the_books(shop: Shop, wrong: Standing) -> None:
+@pytest.mark.parametrize("wrong", [ReportedState.CAPTURED, ReportedState.AUTHORISED])
+async def test_money_that_no_process_knows_of_is_seen_in_the_books(shop: Shop, wrong: ReportedState) -> None:
     """What the comparison of books is worth: it reports money that was captured, or is still set aside."""
     payment = await shop.opened(await shop.database.held("A1"))
-    shop.bank.decides = Standing.DECLINED
+    shop.bank.decides = ReportedState.DECLINED
     await shop.first.drive(payment).outcome()
     await shop.assert_books_agree()
-    shop.bank.accounts[payment.id].standing = wrong
+    shop.bank.accounts[payment.id].state = wrong
     with pytest.raises(AssertionError):
         await shop.assert_books_agree()

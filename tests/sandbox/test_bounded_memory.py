@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from tests.sandbox.payment_methods import Method
 
-from earmark.domain.payment import Standing
-from earmark.engine.ports.gateway import RefundStanding
+from earmark.domain.payment import ReportedState
+from earmark.engine.ports.gateway import ReportedRefundState
 from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.gateway import FORGOTTEN, SandboxGateway
 from earmark.sandbox.idempotency_keys import REMEMBERED_FOR, BankAnswer, BankIdempotencyKeys
@@ -110,10 +110,10 @@ async def test_a_deleted_payment_reaches_a_final_state(clock: MovableClock) -> N
     for _ in range(2 * MAX):
         await sold(gateway, clock)
     report = await gateway.refund(refund_of(old, amount=100))
-    assert (report.standing, report.code) == (RefundStanding.REFUSED, FORGOTTEN.code)
+    assert (report.state, report.code) == (ReportedRefundState.REFUSED, FORGOTTEN.code)
     assert await gateway.refund_status(refund_of(old, amount=100)) is None
-    assert (await gateway.status(old)).standing is Standing.ABSENT
-    assert (await gateway.capture(old)).standing is Standing.VOIDED
+    assert (await gateway.status(old)).state is ReportedState.ABSENT
+    assert (await gateway.capture(old)).state is ReportedState.VOIDED
     await gateway.close()
 
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from tests.sandbox.payment_methods import Method
 
-from earmark.domain.payment import Standing
-from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent, Order, RefundStanding, Report
+from earmark.domain.payment import ReportedState
+from earmark.engine.ports.gateway import GatewayRefused, GatewaySilent, Order, Report, ReportedRefundState
 from earmark.sandbox.call_pipeline import ReplyLost
 from earmark.sandbox.faults import Fault
 from earmark.sandbox.gateway import SandboxGateway
@@ -79,7 +79,7 @@ async def test_a_refund_whose_answer_was_lost_is_made_once(gateway: SandboxGatew
     gateway.timeout_seconds = 60
     known = await gateway.refund_status(refund)
     assert (known is not None) is (fault in AFTER)
-    assert (await gateway.refund(refund)).standing is RefundStanding.DONE
+    assert (await gateway.refund(refund)).state is ReportedRefundState.DONE
     assert gateway.bank.total(LedgerMove.REFUNDED) == 1000
 
 
@@ -99,11 +99,11 @@ async def test_a_sticky_error_is_repeated_for_a_day(gateway: SandboxGateway, clo
     for _ in range(3):
         await silent(gateway.authorise(ordered))
     happened = fault is Fault.ERROR_AFTER
-    standing = Standing.AUTHORISED if happened else Standing.ABSENT
-    assert (await gateway.status(ordered)).standing is standing
+    state = ReportedState.AUTHORISED if happened else ReportedState.ABSENT
+    assert (await gateway.status(ordered)).state is state
     assert gateway.bank.total(LedgerMove.AUTHORISED) == (PRICE if happened else 0)
     clock.advance(DAY)
-    assert (await gateway.authorise(ordered)).standing is Standing.AUTHORISED
+    assert (await gateway.authorise(ordered)).state is ReportedState.AUTHORISED
 
 
 async def test_an_error_that_is_not_sticky_is_not_repeated(gateway: SandboxGateway, clock: MovableClock) -> None:
@@ -111,7 +111,7 @@ async def test_an_error_that_is_not_sticky_is_not_repeated(gateway: SandboxGatew
     gateway.script.add(Fault.ERROR_BEFORE, "authorise")
     ordered = order(clock)
     await silent(gateway.authorise(ordered))
-    assert (await gateway.authorise(ordered)).standing is Standing.AUTHORISED
+    assert (await gateway.authorise(ordered)).state is ReportedState.AUTHORISED
 
 
 async def test_a_scripted_decline_is_final(gateway: SandboxGateway, clock: MovableClock) -> None:
@@ -120,7 +120,7 @@ async def test_a_scripted_decline_is_final(gateway: SandboxGateway, clock: Movab
     ordered = order(clock)
     for _ in range(2):
         report = await gateway.authorise(ordered)
-        assert (report.standing, report.code) == (Standing.DECLINED, "card_declined")
+        assert (report.state, report.code) == (ReportedState.DECLINED, "card_declined")
     assert not gateway.bank.ledger
 
 
@@ -128,8 +128,8 @@ async def test_a_scripted_decline_of_a_capture_voids_the_authorisation(gateway: 
     """Nothing is captured."""
     ordered = await ready(gateway, "capture")
     gateway.script.add(Fault.DECLINE, "capture")
-    assert (await gateway.capture(ordered)).standing is Standing.DECLINED
-    assert (await gateway.capture(ordered)).standing is Standing.DECLINED
+    assert (await gateway.capture(ordered)).state is ReportedState.DECLINED
+    assert (await gateway.capture(ordered)).state is ReportedState.DECLINED
     assert gateway.bank.total(LedgerMove.CAPTURED) == 0
 
 
@@ -138,7 +138,7 @@ async def test_a_scripted_decline_of_a_refund_is_repeated(gateway: SandboxGatewa
     refund = refund_of(await ready(gateway, "refund"))
     gateway.script.add(Fault.DECLINE, "refund")
     for _ in range(2):
-        assert (await gateway.refund(refund)).standing is RefundStanding.REFUSED
+        assert (await gateway.refund(refund)).state is ReportedRefundState.REFUSED
     assert gateway.bank.total(LedgerMove.REFUNDED) == 0
 
 
@@ -149,12 +149,12 @@ async def test_money_can_arrive_after_a_decline(
     """A declined payment is authorised later, even if it was voided meanwhile."""
     gateway.script.add(Fault.LATE_SUCCESS, "authorise")
     ordered = order(clock, automatic=automatic)
-    assert (await gateway.authorise(ordered)).standing is Standing.DECLINED
-    assert (await gateway.void(ordered)).standing is Standing.VOIDED
+    assert (await gateway.authorise(ordered)).state is ReportedState.DECLINED
+    assert (await gateway.void(ordered)).state is ReportedState.VOIDED
     assert not gateway.bank.ledger
     assert len(gateway.bank.land()) == 1
     report = await gateway.status(ordered)
-    assert report.standing is (Standing.CAPTURED if automatic else Standing.AUTHORISED)
+    assert report.state is (ReportedState.CAPTURED if automatic else ReportedState.AUTHORISED)
     assert gateway.bank.total(LedgerMove.CAPTURED) == report.captured == (PRICE if automatic else 0)
     assert gateway.bank.land() == []
 
@@ -163,19 +163,19 @@ async def test_late_money_arrives_by_the_clock(gateway: SandboxGateway, clock: M
     """After the seconds of its rule."""
     gateway.script.add(Fault.LATE_SUCCESS, "authorise", seconds=600)
     ordered = order(clock)
-    assert (await gateway.authorise(ordered)).standing is Standing.DECLINED
-    assert (await gateway.status(ordered)).standing is Standing.DECLINED
+    assert (await gateway.authorise(ordered)).state is ReportedState.DECLINED
+    assert (await gateway.status(ordered)).state is ReportedState.DECLINED
     clock.advance(600)
-    assert (await gateway.status(ordered)).standing is Standing.AUTHORISED
+    assert (await gateway.status(ordered)).state is ReportedState.AUTHORISED
 
 
 async def test_a_capture_can_take_effect_after_its_decline(gateway: SandboxGateway) -> None:
     """The amount is captured once."""
     ordered = await ready(gateway, "capture")
     gateway.script.add(Fault.LATE_SUCCESS, "capture")
-    assert (await gateway.capture(ordered)).standing is Standing.DECLINED
+    assert (await gateway.capture(ordered)).state is ReportedState.DECLINED
     gateway.bank.land()
-    assert (await gateway.status(ordered)).standing is Standing.CAPTURED
+    assert (await gateway.status(ordered)).state is ReportedState.CAPTURED
     assert gateway.bank.total(LedgerMove.CAPTURED) == PRICE
 
 
@@ -183,10 +183,10 @@ async def test_a_voided_payment_can_become_authorised_again(gateway: SandboxGate
     """A second void ends it."""
     ordered = await ready(gateway, "void")
     gateway.script.add(Fault.LATE_SUCCESS, "void")
-    assert (await gateway.void(ordered)).standing is Standing.VOIDED
+    assert (await gateway.void(ordered)).state is ReportedState.VOIDED
     gateway.bank.land()
-    assert (await gateway.status(ordered)).standing is Standing.AUTHORISED
-    assert (await gateway.void(ordered)).standing is Standing.VOIDED
+    assert (await gateway.status(ordered)).state is ReportedState.AUTHORISED
+    assert (await gateway.void(ordered)).state is ReportedState.VOIDED
 
 
 async def test_a_slow_bank_charges_a_client_that_timed_out(sandbox: Sandbox, clock: MovableClock) -> None:
@@ -223,7 +223,7 @@ async def test_a_repeat_of_a_call_in_progress_is_refused(sandbox: Sandbox, clock
     assert [call.outcome for call in sandbox.pipeline.calls] == ["in progress", "idempotency_key_in_use"]
     await gateway.close()
     # The call in progress was cancelled and had no effect.
-    assert (await gateway.authorise(ordered)).standing is Standing.AUTHORISED
+    assert (await gateway.authorise(ordered)).state is ReportedState.AUTHORISED
     assert sandbox.bank.total(LedgerMove.AUTHORISED) == PRICE
 
 
@@ -307,7 +307,7 @@ async def test_a_wrong_call_is_not_stored_under_its_key(gateway: SandboxGateway,
     with pytest.raises(GatewayRefused):
         await gateway.authorise(ordered)
     report = await gateway.authorise(msgspec.structs.replace(ordered, method=Method.VISA))
-    assert report.standing is Standing.AUTHORISED
+    assert report.state is ReportedState.AUTHORISED
 
 
 async def test_every_call_is_recorded(gateway: SandboxGateway, clock: MovableClock) -> None:

@@ -111,7 +111,7 @@ class TwoGateways:
 
     async def states(self, payments: list[PaymentId]) -> set[PaymentState]:
         """How they stand."""
-        read = [await self.store.read_dossier(payment) for payment in payments]
+        read = [await self.store.read_payment_snapshot(payment) for payment in payments]
         return {about.payment.state for about in read if about}
 
 

@@ -56,7 +56,7 @@ def of_workers(missing: Sequence[str], workers: Sequence[OpsWorker]) -> Iterator
             what_to_do="Run `earmark worker`, or serve with `EARMARK_EMBEDDED_WORKERS=on`.",
         )
     for worker in workers:
-        if worker.standing == "failing":
+        if worker.health == "failing":
             why = f" ({worker.because})" if worker.because else ""
             said = f"The {worker.role} on {worker.host} fails: {worker.outcome}{why}."
             yield OpsNeed(area="workers", count=1, said=said, what_to_do="Its log has the whole error.")
@@ -83,11 +83,11 @@ def of_webhooks(webhooks: OpsWebhooks, *, now: datetime) -> Iterator[OpsNeed]:
     """Webhooks that fail or are switched off, and deliveries that no worker has tried in time."""
     for one in webhooks.listed:
         failing = (now - one.failing_since).total_seconds() if one.failing_since else 0.0
-        if one.standing == "failing" and failing > FAILING_WEBHOOK_SECONDS:
+        if one.health == "failing" and failing > FAILING_WEBHOOK_SECONDS:
             said = f"The webhook to {one.host} fails, for {_age(failing)}."
             advice = f"Deliveries are retried. `earmark webhooks deliveries {one.id}` shows what the receiver answers."
             yield OpsNeed(area="webhooks", count=1, said=said, what_to_do=advice)
-        if one.standing == "disabled":
+        if one.health == "disabled":
             said = f"The webhook to {one.host} is switched off: {one.disabled_because}."
             advice = f"Repair the receiver, then enable the webhook: `earmark webhooks enable {one.id}`."
             yield OpsNeed(area="webhooks", count=1, said=said, what_to_do=advice)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from earmark.domain.id_types import PaymentId
-from earmark.domain.payment import Standing
+from earmark.domain.payment import ReportedState
 from earmark.engine.ports.gateway import Gateway, Record
 from earmark.payments import gateway_comparison_rules
 from earmark.payments.build_gateway_orders import order_of
@@ -34,7 +34,7 @@ async def compare(store: Store, gateway: Gateway, *, since: datetime) -> Compari
         else:
             theirs.setdefault(record.payment_id, []).append(record)
     for payment_id in theirs.keys() - ours.keys():
-        about = await store.read_dossier(PaymentId(payment_id))
+        about = await store.read_payment_snapshot(PaymentId(payment_id))
         if about is None or about.payment.gateway != gateway.name:
             found.flaws += gateway_comparison_rules.orphans(theirs[payment_id])
         else:
@@ -62,7 +62,7 @@ async def _ours(store: Store, gateway: Gateway, *, since: datetime) -> dict[UUID
 
 async def _judge(store: Store, gateway: Gateway, payment: Payment, differs: list[Flaw], found: Comparison) -> None:
     """Read both sides again before reporting: the payment may have moved while pages were read."""
-    about = await store.read_dossier(payment.id)
+    about = await store.read_payment_snapshot(payment.id)
     assert about is not None, "a payment is never deleted"
     now = about.payment
     if gateway_comparison_rules.is_open(now):
@@ -70,11 +70,11 @@ async def _judge(store: Store, gateway: Gateway, payment: Payment, differs: list
         return
     report = await gateway.status(order_of(now))
     record = None
-    if report.standing is not Standing.ABSENT:
+    if report.state is not ReportedState.ABSENT:
         record = Record(
             payment_id=now.id,
             gateway_id=report.gateway_id or "",
-            standing=report.standing,
+            state=report.state,
             currency=now.currency,
             captured=report.captured,
             refunded=report.refunded,
@@ -82,7 +82,7 @@ async def _judge(store: Store, gateway: Gateway, payment: Payment, differs: list
     still = [
         flaw for flaw in differs if flaw.rule == gateway_comparison_rules.CURRENCY
     ] + gateway_comparison_rules.differences(now, record)
-    again = await store.read_dossier(payment.id)
+    again = await store.read_payment_snapshot(payment.id)
     moved = again is None or again.payment.version != now.version
     (found.still_open if moved else found.flaws).extend(still)
     found.agree += not still

@@ -106,7 +106,7 @@ TAKEN = frozenset({PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, Payme
 """The money was taken, whatever went back since."""
 
 
-class Standing(StrEnum):
+class ReportedState(StrEnum):
     """How a payment stands at its gateway, as the gateway reports it."""
 
     ABSENT = "absent"
@@ -125,7 +125,7 @@ class Standing(StrEnum):
     """The buyer's bank or the gateway said no."""
 
 
-DECISIONS = frozenset({Standing.AUTHORISED, Standing.CAPTURED, Standing.VOIDED, Standing.DECLINED})
+DECISIONS = frozenset({ReportedState.AUTHORISED, ReportedState.CAPTURED, ReportedState.VOIDED, ReportedState.DECLINED})
 """What a gateway says once it has decided."""
 
 
@@ -218,20 +218,23 @@ class PaymentKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return now - self.opened_at >= timedelta(seconds=seconds)
 
 
-_NO = dict.fromkeys((Standing.DECLINED, Standing.VOIDED), PaymentState.FAILED)
-_YES = {Standing.AUTHORISED: PaymentState.AUTHORISED, Standing.CAPTURED: PaymentState.CAPTURED}
-_LATE = {Standing.AUTHORISED: PaymentState.VOIDING, Standing.CAPTURED: PaymentState.CAPTURED}
-_DECIDING = {Standing.PROCESSING: PaymentState.PENDING, Standing.REQUIRES_ACTION: PaymentState.REQUIRES_ACTION}
+_NO = dict.fromkeys((ReportedState.DECLINED, ReportedState.VOIDED), PaymentState.FAILED)
+_YES = {ReportedState.AUTHORISED: PaymentState.AUTHORISED, ReportedState.CAPTURED: PaymentState.CAPTURED}
+_LATE = {ReportedState.AUTHORISED: PaymentState.VOIDING, ReportedState.CAPTURED: PaymentState.CAPTURED}
+_DECIDING = {
+    ReportedState.PROCESSING: PaymentState.PENDING,
+    ReportedState.REQUIRES_ACTION: PaymentState.REQUIRES_ACTION,
+}
 
-STATE_AFTER_REPORT: dict[PaymentState, dict[Standing, PaymentState]] = {
+STATE_AFTER_REPORT: dict[PaymentState, dict[ReportedState, PaymentState]] = {
     **dict.fromkeys(UNDECIDED, _NO | _YES | _DECIDING),
     PaymentState.NEEDS_ATTENTION: _NO | _YES,
     PaymentState.AUTHORISED: _NO | _YES,
     PaymentState.FAILED: _LATE,
     PaymentState.VOIDED: _LATE,
     PaymentState.VOIDING: {
-        Standing.CAPTURED: PaymentState.CAPTURED,
-        **dict.fromkeys((Standing.DECLINED, Standing.VOIDED), PaymentState.VOIDED),
+        ReportedState.CAPTURED: PaymentState.CAPTURED,
+        **dict.fromkeys((ReportedState.DECLINED, ReportedState.VOIDED), PaymentState.VOIDED),
     },
 }
 """The state after a gateway's report, of a payment that was not captured yet. What is not listed changes nothing."""
@@ -256,12 +259,12 @@ EDGES = frozenset(
 """Every change of state that anything here makes: what the schema's guard lets pass."""
 
 
-def after_report(payment: Payment, standing: Standing, *, wanted: bool, captured: int = 0) -> Payment:
+def after_report(payment: Payment, reported: ReportedState, *, wanted: bool, captured: int = 0) -> Payment:
     """The payment after this was said of it; the same one if that is nothing new.
 
     `wanted`: whether its booking still waits for this money or is sold for it. What is not wanted is given up.
     """
-    to = _next(payment, standing, wanted=wanted)
+    to = _next(payment, reported, wanted=wanted)
     if to is payment.state:
         return payment
     if to is not PaymentState.CAPTURED:
@@ -272,10 +275,10 @@ def after_report(payment: Payment, standing: Standing, *, wanted: bool, captured
     return msgspec.structs.replace(payment, state=to, captured=captured)
 
 
-def _next(payment: Payment, standing: Standing, *, wanted: bool) -> PaymentState:
+def _next(payment: Payment, reported: ReportedState, *, wanted: bool) -> PaymentState:
     if payment.captured:
         return payment.state
-    to = STATE_AFTER_REPORT[payment.state].get(standing, payment.state)
+    to = STATE_AFTER_REPORT[payment.state].get(reported, payment.state)
     return PaymentState.VOIDING if to is PaymentState.AUTHORISED and not wanted else to
 
 

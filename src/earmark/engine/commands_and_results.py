@@ -277,7 +277,7 @@ class TryAgain(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller gets when there is no next time."""
     rounds_max: int
     delay_seconds: float = 0.0
-    relief: object = None
+    full: object = None
     """A pool or a total that is full of lapsed holds, perhaps: expire some, then decide."""
     short: int = 0
     """How many units of it are missing."""

@@ -68,7 +68,7 @@ A = TypeVar("A", bound=Command)
 A_contra = TypeVar("A_contra", bound=Command, contravariant=True)
 T = TypeVar("T")
 
-RELIEF_LIMIT = 50
+MAKE_ROOM_HOLDS_MAX = 50
 VERBS_BATCHED = 5
 REPLAY_SECONDS_MAX = 5.0
 """For a repeat whose key was looked up before: that may have taken the rest of a request's time."""
@@ -143,7 +143,7 @@ class Engine:
         def queue(name: str, verb: BatchVerb[A], **options: Any) -> BatchQueue[A]:
             return BatchQueue(
                 partial(self.run, verb, optimistic=True, name=name),
-                relieve=self.relieve,
+                make_room_in=self.make_room_in,
                 have_due=self.have_due,
                 verb=name,
                 observer=self.observer,
@@ -317,16 +317,16 @@ class Engine:
         queues = self.queues.values()
         await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
 
-    async def relieve(self, relief: object, *, units: int, lock_seconds: float | None = None) -> Room:
+    async def make_room_in(self, ref: object, *, units: int, lock_seconds: float | None = None) -> Room:
         """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended.
 
         Where a row is locked that one of the holds needs, fewer are ended. What was ended counts, whatever fails later.
         """
-        assert isinstance(relief, PoolRef | TotalRef)
+        assert isinstance(ref, PoolRef | TotalRef)
         lock_seconds = self._lock_seconds if lock_seconds is None else lock_seconds
-        ended, freed, limit = 0, 0, RELIEF_LIMIT
+        ended, freed, limit = 0, 0, MAKE_ROOM_HOLDS_MAX
         while True:
-            work = partial(make_room, limit=limit, ids=self.ids, within=relief)
+            work = partial(make_room, limit=limit, ids=self.ids, within=ref)
             try:
                 room = await self._transact(work, lock_seconds=lock_seconds)
             except Exception as broken:
@@ -340,9 +340,9 @@ class Engine:
             if room.ended < limit or freed >= units:
                 return Room(ended=ended, units=freed, passed_over=room.passed_over)
 
-    async def have_due(self, reliefs: Sequence[PoolRef | TotalRef], *, lock_seconds: float) -> list[bool]:
+    async def have_due(self, refs: Sequence[PoolRef | TotalRef], *, lock_seconds: float) -> list[bool]:
         """For each of these pools and buyers whether a lapsed hold is left that could be ended, by one read."""
-        return await self._transact(partial(have_due, refs=reliefs), lock_seconds=lock_seconds)
+        return await self._transact(partial(have_due, refs=refs), lock_seconds=lock_seconds)
 
     async def run(
         self,
@@ -406,7 +406,7 @@ class Engine:
         async def batch_of_one(transaction: Transaction, _: Sequence[Command], __: VerbContext) -> list[Outcome]:
             return [await verb(transaction)]
 
-        dry: set[object] = set()
+        nothing_due_in: set[object] = set()
         rounds = 0
         while True:
             (outcome,) = await self._patiently(partial(self.run, batch_of_one, lambda: [command], name=name))
@@ -415,15 +415,15 @@ class Engine:
                 raise outcome
             if not isinstance(outcome, TryAgain):
                 return outcome
-            if outcome.relief in dry:
+            if outcome.full in nothing_due_in:
                 raise outcome.refusal
             if rounds >= outcome.rounds_max:
-                raise outcome.refusal if outcome.relief is None else for_now(outcome.refusal)
+                raise outcome.refusal if outcome.full is None else for_now(outcome.refusal)
             delay = outcome.delay_seconds
-            if outcome.relief is not None:
-                room = await self.relieve(outcome.relief, units=outcome.short)
-                if room.is_dry:
-                    dry.add(outcome.relief)
+            if outcome.full is not None:
+                room = await self.make_room_in(outcome.full, units=outcome.short)
+                if room.has_nothing_due:
+                    nothing_due_in.add(outcome.full)
                 elif not room.ended:
                     delay = CONTENDED_SECONDS
             await asyncio.sleep(delay)

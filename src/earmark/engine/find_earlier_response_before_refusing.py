@@ -20,7 +20,7 @@ from earmark.domain.payment import was_denied
 from earmark.engine.batch_transaction import TWIN_DELAY_SECONDS
 from earmark.engine.batched_reads import SharedReads
 from earmark.engine.commands_and_results import Replayed
-from earmark.engine.ports.store import Dossier
+from earmark.engine.ports.store import PaymentSnapshot
 from earmark.errors import IdempotencyMismatch
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class KeyLookup(msgspec.Struct, frozen=True, kw_only=True):
     """The response that it got."""
     busy: bool = False
     """It is being decided at this moment, or it opened a payment."""
-    about: Dossier | None = None
+    about: PaymentSnapshot | None = None
     """The payment that it opened, with its booking."""
     request_hash: bytes | None = None
     """Which request opened it; None where none is recorded."""
@@ -53,7 +53,7 @@ async def look_up_key(store: Store, key: IdempotencyKey, *, within: float, key_s
     start, opened = await store.transact(read_key, within=within)
     if record := start.remembered.get(key):
         return KeyLookup(record=record)
-    about = await store.read_dossier(opened.payment_id) if opened else None
+    about = await store.read_payment_snapshot(opened.payment_id) if opened else None
     if about is not None and about.now - about.payment.created_at >= timedelta(seconds=key_seconds):
         # The key's time is over: only a payment that is still open is returned.
         about = about if about.booking.state is State.PAYING else None

@@ -55,7 +55,7 @@ class BatchQueue(Generic[A]):
         self,
         run: Callable[..., Awaitable[list[Outcome]]],
         *,
-        relieve: Callable[..., Awaitable[Room]],
+        make_room_in: Callable[..., Awaitable[Room]],
         have_due: Callable[..., Awaitable[Sequence[bool]]],
         claims: Callable[[A], Collection[object]] = lambda _: (),
         connection_slots: int = 3,
@@ -93,8 +93,8 @@ class BatchQueue(Generic[A]):
         self._row_waits = row_waits or asyncio.Semaphore(ROW_WAITS_MAX)
         self._row_tries = asyncio.Semaphore(ROW_WAITS_MAX)
         self._row_tasks: set[asyncio.Task[None]] = set()
-        self._starved: RequestsWaitingForRoom[A] = RequestsWaitingForRoom(
-            relieve=relieve,
+        self._without_room: RequestsWaitingForRoom[A] = RequestsWaitingForRoom(
+            make_room_in=make_room_in,
             have_due=have_due,
             lock_seconds=lambda: self.lock_seconds,
             enter=self._enter_again,
@@ -105,7 +105,7 @@ class BatchQueue(Generic[A]):
     @property
     def waiting(self) -> int:
         """How many requests are queued, wait to be queued again, or wait for a locked row or for room."""
-        return len(self._queue) + len(self._later) + len(self._blocked) + len(self._starved)
+        return len(self._queue) + len(self._later) + len(self._blocked) + len(self._without_room)
 
     @property
     def in_flight(self) -> int:
@@ -160,7 +160,7 @@ class BatchQueue(Generic[A]):
             handle.cancel()
             request.fail(request.refusal or Overloaded())
         self._later.clear()
-        while tasks := self._running | self._row_tasks | self._starved.tasks:
+        while tasks := self._running | self._row_tasks | self._without_room.tasks:
             await asyncio.wait(tasks)
 
     def _enter(self, request: QueuedRequest[A], *, first: bool = False) -> None:
@@ -373,8 +373,8 @@ class BatchQueue(Generic[A]):
             reason = outcome.refusal.code
             request.rounds = request.rounds or Counter()
             request.rounds[reason] += 1
-            is_final = outcome.relief is not None and key_of(outcome.relief) in request.dry
-            refusal = outcome.refusal if is_final or outcome.relief is None else for_now(outcome.refusal)
+            is_final = outcome.full is not None and key_of(outcome.full) in request.nothing_due_in
+            refusal = outcome.refusal if is_final or outcome.full is None else for_now(outcome.refusal)
             if not is_final and request.rounds[reason] < outcome.rounds_max:
                 request.refusal = refusal
                 request.in_flight = False
@@ -388,11 +388,11 @@ class BatchQueue(Generic[A]):
         return None
 
     def _retry(self, again: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:
-        """Those that moved go first in the next batch; those that are starved go there once room was made."""
+        """Those that moved go first in the next batch; those without room go there once room was made."""
         for request, outcome in reversed(again):
-            if outcome.relief is None:
+            if outcome.full is None:
                 self._enter_again(request, outcome.delay_seconds)
-        self._starved.add([(request, outcome) for request, outcome in again if outcome.relief is not None])
+        self._without_room.add([(request, outcome) for request, outcome in again if outcome.full is not None])
 
     def _enter_again(self, request: QueuedRequest[A], delay_seconds: float) -> None:
         def enter() -> None:

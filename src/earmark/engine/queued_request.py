@@ -46,7 +46,7 @@ class QueuedRequest(msgspec.Struct, Generic[A], eq=False):
     """Whether a transaction is deciding it: its outcome is unknown if its time is over meanwhile."""
     rounds: Counter[str] | None = None
     """How often it was queued again, by reason: each reason has a limit of its own."""
-    dry: frozenset[object] = frozenset()
+    nothing_due_in: frozenset[object] = frozenset()
     """The pools and totals in which no lapsed hold was left to end when it was last decided."""
     refusal: EarmarkError | None = None
     """What it is refused with if its time is over while it still waits; `Overloaded` if None."""

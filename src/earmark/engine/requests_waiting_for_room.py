@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from earmark.errors import Refusal
 
 A = TypeVar("A", bound=Command)
-Starved = tuple[QueuedRequest[A], TryAgain]
+RequestWithoutRoom = tuple[QueuedRequest[A], TryAgain]
 Key = tuple[type, object]
 
 log = logs.get()
 
 READ_MAX = 200
 """How many requests are looked at by one read: those that came later wait for the next."""
-RELIEFS_AT_ONCE = 3
+MAKE_ROOM_AT_ONCE_MAX = 3
 """For how many pools and buyers room is made at once: each takes a connection."""
 TOGETHER_SECONDS = 0.05
 """How long the requests of buyers with room wait for those of others, to share a batch with them."""
@@ -48,30 +48,30 @@ class RequestsWaitingForRoom(Generic[A]):
     def __init__(
         self,
         *,
-        relieve: Callable[..., Awaitable[Room]],
+        make_room_in: Callable[..., Awaitable[Room]],
         have_due: Callable[..., Awaitable[Sequence[bool]]],
         lock_seconds: Callable[[], float],
         enter: Callable[[QueuedRequest[A], float], None],
         waiting_max: int,
     ) -> None:
-        self._relieve = relieve
+        self._make_room_in = make_room_in
         self._have_due = have_due
         self._lock_seconds = lock_seconds
         self._enter = enter
         """Queues a request again: as the first, or after so many seconds."""
         self._waiting_max = waiting_max
         self._count = 0
-        self._unread: list[Starved[A]] = []
-        self._pools: dict[Key, list[Starved[A]]] = {}
+        self._unread: list[RequestWithoutRoom[A]] = []
+        self._pools: dict[Key, list[RequestWithoutRoom[A]]] = {}
         """For each pool in which holds have lapsed, the requests that need its units."""
-        self._buyers: dict[Key, list[Starved[A]]] = {}
+        self._buyers: dict[Key, list[RequestWithoutRoom[A]]] = {}
         """For each buyer whose holds have lapsed, that buyer's requests."""
-        self._in_relief: set[Key] = set()
-        self._freed: list[tuple[list[Starved[A]], Room | None]] = []
+        self._making_room_in: set[Key] = set()
+        self._freed: list[tuple[list[RequestWithoutRoom[A]], Room | None]] = []
         """The requests of buyers for whom room was made, until they are queued again together."""
         self._freed_at = 0.0
         self._readers: set[asyncio.Task[None]] = set()
-        self._relievers: set[asyncio.Task[None]] = set()
+        self._room_makers: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return self._count
@@ -79,9 +79,9 @@ class RequestsWaitingForRoom(Generic[A]):
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
         """The tasks that make room, while some is needed."""
-        return self._readers | self._relievers
+        return self._readers | self._room_makers
 
-    def add(self, requests: Sequence[Starved[A]]) -> None:
+    def add(self, requests: Sequence[RequestWithoutRoom[A]]) -> None:
         """Make room for these, and queue them again then. Those that are too many are refused for now."""
         for request, outcome in requests:
             if self._count >= self._waiting_max:
@@ -95,74 +95,74 @@ class RequestsWaitingForRoom(Generic[A]):
             start_task(self._readers, self._read)
 
     def _drop_answered(self) -> None:
-        for starved in (self._unread, *self._pools.values(), *self._buyers.values()):
-            waiting = [pair for pair in starved if not pair[0].result.done()]
-            self._count -= len(starved) - len(waiting)
-            starved[:] = waiting
+        for requests in (self._unread, *self._pools.values(), *self._buyers.values()):
+            waiting = [pair for pair in requests if not pair[0].result.done()]
+            self._count -= len(requests) - len(waiting)
+            requests[:] = waiting
 
     async def _read(self) -> None:
         """One read about all that came meanwhile; room is made only where holds have lapsed."""
         logs.request_id.set(None)
         while self._unread:
             taken, self._unread = self._unread[:READ_MAX], self._unread[READ_MAX:]
-            in_need: dict[Key, list[Starved[A]]] = {}
+            in_need: dict[Key, list[RequestWithoutRoom[A]]] = {}
             for pair in taken:
-                in_need.setdefault(key_of(pair[1].relief), []).append(pair)
-            due = await self._which_have_due([relief for _, relief in in_need])
+                in_need.setdefault(key_of(pair[1].full), []).append(pair)
+            due = await self._which_have_due([ref for _, ref in in_need])
             if due is None:
                 self._answer(taken, None)
                 continue
-            self._answer([pair for pair in taken if not due[key_of(pair[1].relief)]], NOTHING_DUE)
-            for key, starved in in_need.items():
+            self._answer([pair for pair in taken if not due[key_of(pair[1].full)]], NOTHING_DUE)
+            for key, requests in in_need.items():
                 if due[key]:
-                    self._waiting_for(key).setdefault(key, []).extend(starved)
-            for _ in range(min(len(in_need), RELIEFS_AT_ONCE - len(self._relievers))):
-                start_task(self._relievers, self._make_room_in_turn)
+                    self._waiting_for(key).setdefault(key, []).extend(requests)
+            for _ in range(min(len(in_need), MAKE_ROOM_AT_ONCE_MAX - len(self._room_makers))):
+                start_task(self._room_makers, self._make_room_in_turn)
 
-    async def _which_have_due(self, reliefs: Sequence[object]) -> dict[Key, bool] | None:
+    async def _which_have_due(self, refs: Sequence[object]) -> dict[Key, bool] | None:
         """None where the read failed. Where there is only one, making room finds it out without a read."""
-        if len(reliefs) == 1:
-            return {key_of(reliefs[0]): True}
+        if len(refs) == 1:
+            return {key_of(refs[0]): True}
         try:
-            found = await self._have_due(reliefs, lock_seconds=self._lock_seconds())
+            found = await self._have_due(refs, lock_seconds=self._lock_seconds())
         except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this queue caused it)
-            log.warning("expire", outcome="failed", reliefs=len(reliefs), because=repr(broken))
+            log.warning("expire", outcome="failed", refs=len(refs), because=repr(broken))
             return None
-        return {key_of(relief): due for relief, due in zip(reliefs, found, strict=True)}
+        return {key_of(ref): due for ref, due in zip(refs, found, strict=True)}
 
-    def _waiting_for(self, key: Key) -> dict[Key, list[Starved[A]]]:
+    def _waiting_for(self, key: Key) -> dict[Key, list[RequestWithoutRoom[A]]]:
         return self._buyers if key[0] is TotalRef else self._pools
 
     async def _make_room_in_turn(self) -> None:
         """One pool or buyer after the other, until none is left."""
         logs.request_id.set(None)
         while (key := self._next()) is not None:
-            starved = self._waiting_for(key).pop(key)
+            requests = self._waiting_for(key).pop(key)
             room: Room | None = NOTHING_DUE
-            if waiting := [outcome.short for request, outcome in starved if not request.result.done()]:
-                self._in_relief.add(key)
+            if waiting := [outcome.short for request, outcome in requests if not request.result.done()]:
+                self._making_room_in.add(key)
                 try:
                     room = await self._make_room(key[1], units=sum(waiting))
                 finally:
-                    self._in_relief.discard(key)
+                    self._making_room_in.discard(key)
             if self._waiting_for(key) is self._pools:
-                self._answer(starved, room)
+                self._answer(requests, room)
             else:
                 self._freed_at = self._freed_at if self._freed else asyncio.get_running_loop().time()
-                self._freed.append((starved, room))
+                self._freed.append((requests, room))
             self._answer_freed()
 
     def _next(self) -> Key | None:
         """A pool before a buyer, and none for which room is being made already."""
         keys = chain(self._pools, self._buyers)
-        return next((key for key in keys if key not in self._in_relief), None)
+        return next((key for key in keys if key not in self._making_room_in), None)
 
-    async def _make_room(self, relief: object, *, units: int) -> Room | None:
+    async def _make_room(self, ref: object, *, units: int) -> Room | None:
         """None where it failed: then the requests that need room are refused for now, and the queue goes on."""
         try:
-            return await self._relieve(relief, units=units, lock_seconds=self._lock_seconds())
+            return await self._make_room_in(ref, units=units, lock_seconds=self._lock_seconds())
         except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this queue caused it)
-            log.warning("expire", outcome="failed", relief=repr(relief), because=repr(broken))
+            log.warning("expire", outcome="failed", full=repr(ref), because=repr(broken))
             return None
 
     def _answer_freed(self) -> None:
@@ -170,29 +170,29 @@ class RequestsWaitingForRoom(Generic[A]):
         if self._buyers and asyncio.get_running_loop().time() - self._freed_at < TOGETHER_SECONDS:
             return
         freed, self._freed = self._freed, []
-        for starved, room in reversed(freed):
-            self._answer(starved, room)
+        for requests, room in reversed(freed):
+            self._answer(requests, room)
 
-    def _answer(self, starved: Sequence[Starved[A]], room: Room | None) -> None:
+    def _answer(self, requests: Sequence[RequestWithoutRoom[A]], room: Room | None) -> None:
         """Queue them again, in their order; refused are only those that no room could be made for at present."""
-        self._count -= len(starved)
-        for request, outcome in reversed(starved):
+        self._count -= len(requests)
+        for request, outcome in reversed(requests):
             if room is None:
                 request.fail(for_now(outcome.refusal))
                 continue
             delay = outcome.delay_seconds
-            if room.is_dry:
-                request.dry |= {key_of(outcome.relief)}
+            if room.has_nothing_due:
+                request.nothing_due_in |= {key_of(outcome.full)}
             elif not room.ended:
                 delay = CONTENDED_SECONDS
             self._enter(request, delay)
 
 
-def key_of(relief: object) -> Key:
+def key_of(ref: object) -> Key:
     """A pool and a buyer's total may be equal as tuples."""
-    return type(relief), relief
+    return type(ref), ref
 
 
 def for_now(refusal: Refusal) -> Refusal:
     """The same refusal, of a request that may succeed later: it is not known yet that nothing is left."""
-    return dataclasses.replace(refusal, transient=True)  # type: ignore[type-var] # every refusal with a relief has it
+    return dataclasses.replace(refusal, transient=True)  # type: ignore[type-var] # every refusal of a full pool or buyer has it

@@ -19,7 +19,7 @@ from earmark.domain import payment as law
 from earmark.domain.bookable_event import OnDecline, per_buyer_max
 from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.id_types import PoolRef, TotalRef
-from earmark.domain.payment import Payment, PaymentState, Refund, RefundState, Standing
+from earmark.domain.payment import Payment, PaymentState, Refund, RefundState, ReportedState
 from earmark.domain.seat import SeatAvailability, availability
 from earmark.engine.pending_writes import PendingWrites
 from earmark.payments import record_and_schedule_payment_step as notes
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from earmark.domain.id_types import BookingId, SeatRef
     from earmark.domain.seat import SeatSeen
     from earmark.engine.ports.gateway import Report
-    from earmark.engine.ports.store import Dossier, Ids, Transaction
+    from earmark.engine.ports.store import Ids, PaymentSnapshot, Transaction
 
 LATE = "the payment came too late"
 
 
 class PaymentRowsMoved(msgspec.Struct, frozen=True, kw_only=True):
-    """Not decided: a row is not as it was read. Read again; first end the lapsed holds of `relief`, if any."""
+    """Not decided: a row is not as it was read. Read again; first end the lapsed holds of `full`, if any."""
 
-    relief: PoolRef | TotalRef | None = None
+    full: PoolRef | TotalRef | None = None
     short: int = 0
     """How many units of it are missing."""
 
@@ -50,20 +50,20 @@ async def apply_report(
     transaction: Transaction,
     *,
     report: Report,
-    about: Dossier,
+    about: PaymentSnapshot,
     ids: Ids,
     policy: Policy,
-    dry: Collection[PoolRef | TotalRef] = (),
+    nothing_due_in: Collection[PoolRef | TotalRef] = (),
 ) -> Payment | PaymentRowsMoved:
-    """Apply a gateway's report of a payment. What is `dry` has no lapsed hold left that could be ended."""
+    """Apply a gateway's report of a payment. No lapsed hold is left in `nothing_due_in`."""
     start = await transaction.begin([])
     reported = await _ReportedPayment.open(transaction, about, writes=PendingWrites(now=start.now, ids=ids), ids=ids)
     if reported is None:
         return PaymentRowsMoved()
-    return await reported.apply(report, policy=policy, dry=dry)
+    return await reported.apply(report, policy=policy, nothing_due_in=nothing_due_in)
 
 
-async def apply_silence(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+async def apply_silence(transaction: Transaction, *, about: PaymentSnapshot, ids: Ids) -> Payment:
     """The gateway was silent: the call may have taken effect, so the payment is due again later."""
     start = await transaction.begin([])
     writes = PendingWrites(now=start.now, ids=ids)
@@ -85,7 +85,7 @@ class _ReportedPayment:
         self,
         transaction: Transaction,
         *,
-        about: Dossier,
+        about: PaymentSnapshot,
         writes: PendingWrites,
         ids: Ids,
         event: Event,
@@ -108,7 +108,7 @@ class _ReportedPayment:
 
     @classmethod
     async def open(
-        cls, transaction: Transaction, about: Dossier, *, writes: PendingWrites, ids: Ids
+        cls, transaction: Transaction, about: PaymentSnapshot, *, writes: PendingWrites, ids: Ids
     ) -> _ReportedPayment | None:
         """Read, then lock; None when the booking ran out between the two."""
         was = about.booking
@@ -133,19 +133,19 @@ class _ReportedPayment:
         )
 
     async def apply(
-        self, report: Report, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
+        self, report: Report, *, policy: Policy, nothing_due_in: Collection[PoolRef | TotalRef]
     ) -> Payment | PaymentRowsMoved:
         """Decide what the report means, and write it."""
         before, booking, now = self._payment, self._booking, self._writes.now
         wanted = booking_law.wants(booking, before)
         wanted_still = wanted and not law.is_replaced(before)
-        after = law.after_report(before, report.standing, wanted=wanted_still, captured=report.captured)
+        after = law.after_report(before, report.state, wanted=wanted_still, captured=report.captured)
         news = after is not before
         after = _known(after, report)
-        if news and report.standing in law.DECISIONS:
+        if news and report.state in law.DECISIONS:
             after = msgspec.structs.replace(after, processed_at=now)
         if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
-            moved = await self._reclaim(after, policy=policy, dry=dry)
+            moved = await self._reclaim(after, policy=policy, nothing_due_in=nothing_due_in)
             if isinstance(moved, PaymentRowsMoved):
                 return moved
             if moved is None:
@@ -158,7 +158,7 @@ class _ReportedPayment:
         elif news:
             after = self._follow(before, after, wanted=wanted)
         elif self._is_deciding(report) and wanted:
-            self._pin(before, after, processing=report.standing is Standing.PROCESSING)
+            self._pin(before, after, processing=report.state is ReportedState.PROCESSING)
         if not self._recorded and journal_before_and_after_values.payment_pairs(before, after):
             notes.learn(self._writes, booking, before, after)
         # A refund on its way is read again later, also of a payment that an operator has to look at.
@@ -199,7 +199,7 @@ class _ReportedPayment:
         return after
 
     async def _reclaim(
-        self, payment: Payment, *, policy: Policy, dry: Collection[PoolRef | TotalRef]
+        self, payment: Payment, *, policy: Policy, nothing_due_in: Collection[PoolRef | TotalRef]
     ) -> Booking | PaymentRowsMoved | None:
         """The booking, sold after all; None when something of it is gone."""
         booking, writes = self._booking, self._writes
@@ -221,12 +221,14 @@ class _ReportedPayment:
         have = totals[booking.total_ref] + writes.totals.get(booking.total_ref, 0)
         if limit is not None and have + booking.lines.units > limit:
             short = have + booking.lines.units - limit
-            return None if booking.total_ref in dry else PaymentRowsMoved(relief=booking.total_ref, short=short)
+            return (
+                None if booking.total_ref in nothing_due_in else PaymentRowsMoved(full=booking.total_ref, short=short)
+            )
         for ref, delta in booking.pool_deltas(sold=1).items():
             given = writes.pools.get(ref)
             free = pools[ref].free - (given.held + given.sold if given else 0)
             if delta.sold > free:
-                return None if ref in dry else PaymentRowsMoved(relief=ref, short=delta.sold - free)
+                return None if ref in nothing_due_in else PaymentRowsMoved(full=ref, short=delta.sold - free)
         return sold
 
     def _all_free(self) -> bool:
@@ -262,8 +264,8 @@ class _ReportedPayment:
             )
 
     def _is_deciding(self, report: Report) -> bool:
-        deciding = {Standing.PROCESSING, Standing.REQUIRES_ACTION}
-        return report.standing in deciding and self._booking.state is State.PAYING
+        deciding = {ReportedState.PROCESSING, ReportedState.REQUIRES_ACTION}
+        return report.state in deciding and self._booking.state is State.PAYING
 
     def _move_booking(
         self, verb: Verb, booking: Booking, before: Payment, after: Payment, reason: str | None = None

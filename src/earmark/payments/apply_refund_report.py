@@ -16,7 +16,7 @@ import msgspec
 from earmark.domain import payment as law
 from earmark.domain.payment import RefundState
 from earmark.engine.pending_writes import PendingWrites
-from earmark.engine.ports.gateway import RefundReport, RefundStanding
+from earmark.engine.ports.gateway import RefundReport, ReportedRefundState
 from earmark.payments import record_and_schedule_payment_step as notes
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from earmark.domain.id_types import RefundId
     from earmark.domain.payment import Payment, Refund
     from earmark.engine.ports.gateway import RefundRecord
-    from earmark.engine.ports.store import Dossier, Ids, Transaction
+    from earmark.engine.ports.store import Ids, PaymentSnapshot, Transaction
 
 REFUNDED_ELSEWHERE = "a refund was made at the gateway, and not by Earmark"
 FAILED_ELSEWHERE = "a refund that was made at the gateway, and not by Earmark, has failed since"
 
 
 async def apply_refund_report(
-    transaction: Transaction, *, report: RefundReport, refund_id: RefundId, about: Dossier, ids: Ids
+    transaction: Transaction, *, report: RefundReport, refund_id: RefundId, about: PaymentSnapshot, ids: Ids
 ) -> Payment:
     """Apply a gateway's report of a refund to the refund and its payment."""
     start = await transaction.begin([])
@@ -49,7 +49,7 @@ async def apply_refund_report(
 
 
 async def apply_refunds_elsewhere(
-    transaction: Transaction, *, found: Sequence[RefundRecord], about: Dossier, ids: Ids
+    transaction: Transaction, *, found: Sequence[RefundRecord], about: PaymentSnapshot, ids: Ids
 ) -> Payment:
     """Compare the gateway's list of refunds with ours: what is on none of our rows was made without Earmark.
 
@@ -63,7 +63,7 @@ async def apply_refunds_elsewhere(
     after = before
     if before.version == about.payment.version:
         # Else the list may be older than what is known: the payment is due at once, and the gateway is asked again.
-        others = [one for one in found if one.refund_id not in refunds and one.standing is not RefundStanding.REFUSED]
+        others = [one for one in found if one.refund_id not in refunds and one.state is not ReportedRefundState.REFUSED]
         after = law.refunded_elsewhere(before, sum(one.amount for one in others))
     more = after.refunded_elsewhere - before.refunded_elsewhere
     if more:
@@ -82,19 +82,19 @@ def _apply(
     after = before
     known = msgspec.structs.replace(refund, gateway_id=report.gateway_id or refund.gateway_id, code=report.code)
     decided = msgspec.structs.replace(known, processed_at=writes.now)
-    match refund.state, report.standing:
-        case RefundState.PENDING, RefundStanding.DONE:
+    match refund.state, report.state:
+        case RefundState.PENDING, ReportedRefundState.DONE:
             after = law.repaid(before, refund)
             refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.DONE), before=refund)
             notes.note(writes, booking, before, after, reason=refund.reason, refunded=refund.amount)
-        case RefundState.PENDING, RefundStanding.REFUSED:
+        case RefundState.PENDING, ReportedRefundState.REFUSED:
             after = law.flagged(before, code=report.code or "refund_refused")
             refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
             notes.note(writes, booking, before, after, reason="the gateway refused the refund", refused=refund.amount)
-        case RefundState.PENDING, RefundStanding.PROCESSING if known != refund:
+        case RefundState.PENDING, ReportedRefundState.PROCESSING if known != refund:
             refund = writes.refund(known, before=refund)
             notes.learn(writes, booking, before, after)
-        case RefundState.DONE, RefundStanding.REFUSED:
+        case RefundState.DONE, ReportedRefundState.REFUSED:
             after = law.came_back(before, refund, code=report.code or "refund_failed")
             refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
             why = "a refund that was made has failed since"

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.engine.ports.gateway import Callback
-    from earmark.engine.ports.store import Dossier, Ids, Transaction
+    from earmark.engine.ports.store import Ids, PaymentSnapshot, Transaction
 
 OPERATOR = "operator"
 
 
-async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_over: bool = False) -> Payment:
+async def give_up(transaction: Transaction, *, about: PaymentSnapshot, ids: Ids, hand_over: bool = False) -> Payment:
     """End the wait for this money: its booking is lost, or the gateway took too long to decide.
 
     Where the gateway takes the money by itself only its own report ends the wait: such a payment is flagged instead,
@@ -64,7 +64,7 @@ async def give_up(transaction: Transaction, *, about: Dossier, ids: Ids, hand_ov
     return after
 
 
-async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -> Payment:
+async def mark_replaced(transaction: Transaction, *, about: PaymentSnapshot, ids: Ids) -> Payment:
     """Mark a payment whose buyer left its action undone and named another method: it will be ended at its gateway."""
     start = await transaction.begin([])
     writes = PendingWrites(now=start.now, ids=ids)
@@ -79,7 +79,9 @@ async def mark_replaced(transaction: Transaction, *, about: Dossier, ids: Ids) -
     return after
 
 
-async def resolve_by_hand(transaction: Transaction, *, how: SettledAs, note: str, about: Dossier, ids: Ids) -> Payment:
+async def resolve_by_hand(
+    transaction: Transaction, *, how: SettledAs, note: str, about: PaymentSnapshot, ids: Ids
+) -> Payment:
     """An operator has dealt with a flagged payment elsewhere. A booking that still waits for it is sold, or lost."""
     start = await transaction.begin([])
     writes = PendingWrites(now=start.now, ids=ids)
@@ -107,7 +109,7 @@ async def resolve_by_hand(transaction: Transaction, *, how: SettledAs, note: str
 
 
 async def take_callback(
-    transaction: Transaction, *, gateway: str, callback: Callback, about: Dossier, ids: Ids
+    transaction: Transaction, *, gateway: str, callback: Callback, about: PaymentSnapshot, ids: Ids
 ) -> bool:
     """Record the callback and make its payment due, in one transaction.
 

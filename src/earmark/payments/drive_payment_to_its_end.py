@@ -20,7 +20,7 @@ import msgspec
 from earmark.domain import booking as booking_law
 from earmark.domain import payment as law
 from earmark.domain.id_types import PaymentId, PoolRef, RefundId, TotalRef
-from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, Standing
+from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, ReportedState
 from earmark.engine.commands_and_results import Decided, PayResult, Replayed
 from earmark.engine.ports.gateway import (
     Gateway,
@@ -29,11 +29,11 @@ from earmark.engine.ports.gateway import (
     GatewayRefused,
     GatewaySilent,
     Order,
-    RefundStanding,
     Report,
+    ReportedRefundState,
 )
 from earmark.engine.verbs.expire import CONTENDED_SECONDS
-from earmark.engine.verbs.hold import RELIEF_ROUNDS_MAX
+from earmark.engine.verbs.hold import MAKE_ROOM_ROUNDS_MAX
 from earmark.errors import GatewayUnavailable, InvalidRequest, Outage, PaymentInProgress
 from earmark.payments import apply_payment_report, apply_refund_report, change_payment_without_report
 from earmark.payments.build_gateway_orders import order_of, refund_order_of
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from earmark.engine.commands_and_results import Pay, RefundPayment, Result
     from earmark.engine.engine import Engine
     from earmark.engine.ports.gateway import Callback, RefundReport
-    from earmark.engine.ports.store import Dossier, Transaction
+    from earmark.engine.ports.store import PaymentSnapshot, Transaction
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class PaymentStep(StrEnum):
     """Void it, because its buyer left its action undone and has named another method."""
 
 
-def next_step(about: Dossier, *, ask_gateway: bool, asked: Collection[RefundId] = ()) -> PaymentStep | None:
+def next_step(about: PaymentSnapshot, *, ask_gateway: bool, asked: Collection[RefundId] = ()) -> PaymentStep | None:
     """The next step by the rows; where they need none, `STATUS` with `ask_gateway`, or None.
 
     Refunds that were `asked` for in this drive are on their way; those behind them need not wait for that.
@@ -104,7 +104,7 @@ def next_step(about: Dossier, *, ask_gateway: bool, asked: Collection[RefundId] 
     return PaymentStep.STATUS if ask_gateway else None
 
 
-def _while_undecided(about: Dossier) -> PaymentStep:
+def _while_undecided(about: PaymentSnapshot) -> PaymentStep:
     """Call the gateway until it took too long. A payment that it takes by itself is only ended by its own report."""
     payment, now, until = about.payment, about.now, about.booking.paying_until
     if until is not None and now >= until:
@@ -141,7 +141,7 @@ class PaymentDriver:
             return result
         payment_id: PaymentId = result.value.payment.id
         await self._drive_within(payment_id, max(0.0, until - asyncio.get_running_loop().time()))
-        about = await self._engine.store.read_dossier(payment_id)
+        about = await self._engine.store.read_payment_snapshot(payment_id)
         assert about is not None, "a payment is never deleted"
         if law.was_denied(about.payment):
             raise GatewayUnavailable(gateway=about.payment.gateway)
@@ -165,7 +165,7 @@ class PaymentDriver:
             await self._wait(driving, seconds=within)
         if open_one.id not in self._driving:
             await self._wait(self._track(open_one.id, self._replace(open_one.id)), seconds=within)
-        about = await self._engine.store.read_dossier(open_one.id)
+        about = await self._engine.store.read_payment_snapshot(open_one.id)
         if about is None or about.payment.state is not PaymentState.FAILED:
             return joined
         return await open_payment(self._engine, msgspec.structs.replace(command, entry_id=self._engine.ids.entry_id()))
@@ -173,7 +173,7 @@ class PaymentDriver:
     async def _replace(self, payment_id: PaymentId) -> Payment | None:
         """End a payment that waits for its buyer. One that was paid meanwhile is kept, and driven on."""
         payment = await self._drive(payment_id, ask_gateway=False)
-        about = await self._engine.store.read_dossier(payment_id)
+        about = await self._engine.store.read_payment_snapshot(payment_id)
         if about is None or about.payment.state is not PaymentState.REQUIRES_ACTION:
             return payment
         # Recorded before its gateway is called: from here on any process that drives it ends it.
@@ -223,7 +223,7 @@ class PaymentDriver:
             await self._wait(self._drive_on(about.payment.id, ask_gateway=True))
         return True
 
-    async def _subject(self, gateway: str, callback: Callback) -> Dossier | None:
+    async def _subject(self, gateway: str, callback: Callback) -> PaymentSnapshot | None:
         """The payment that a callback is about.
 
         A dispute does not carry our id, nor does a refund that was made without us: the gateway is asked whose it is.
@@ -233,7 +233,7 @@ class PaymentDriver:
         nameless = payment_id is None and (callback.disputed or callback.refund)
         if nameless and callback.gateway_id and known is not None:
             payment_id = await self._call(known, "whose", known.whose(callback.gateway_id))
-        return await self._engine.store.read_dossier(PaymentId(payment_id)) if payment_id else None
+        return await self._engine.store.read_payment_snapshot(PaymentId(payment_id)) if payment_id else None
 
     async def seconds_to_next(self, gateways: Collection[str] | None = None) -> float | None:
         """How long until a payment is due that can be driven, of these gateways or of all; None when none is open."""
@@ -267,7 +267,7 @@ class PaymentDriver:
     async def _advance_claimed(self, queue: str, payment_id: PaymentId) -> None:
         """Drive what a queue has claimed. A payment of another gateway is only given up: its own queue voids it."""
         try:
-            about = await self._engine.store.read_dossier(payment_id)
+            about = await self._engine.store.read_payment_snapshot(payment_id)
             if about is None or about.payment.gateway == queue:
                 await self.advance(payment_id, ask_gateway=True)
             elif next_step(about, ask_gateway=False) is PaymentStep.GIVE_UP:
@@ -335,7 +335,7 @@ class PaymentDriver:
             answered_all = not ask_gateway or await self._check_refunds(payment_id)
             asks = ask_gateway
             for _ in range(STEPS_MAX):
-                about = await self._engine.store.read_dossier(payment_id)
+                about = await self._engine.store.read_payment_snapshot(payment_id)
                 step = next_step(about, ask_gateway=asks, asked=asked) if about else None
                 if about is None or step is None:
                     break
@@ -345,7 +345,7 @@ class PaymentDriver:
                 )
                 if not _went_on(about.payment, payment) and len(asked) == asked_before:
                     break
-            if not answered_all and (about := await self._engine.store.read_dossier(payment_id)):
+            if not answered_all and (about := await self._engine.store.read_payment_snapshot(payment_id)):
                 payment = await self._transact(
                     partial(apply_payment_report.apply_silence, about=about, ids=self._engine.ids)
                 )
@@ -354,7 +354,9 @@ class PaymentDriver:
             _log.warning("payment %s paused: %s; the reconciler goes on when it is due", payment_id, outage)
         return payment
 
-    async def _take_step(self, step: PaymentStep, about: Dossier, *, first: bool, asked: set[RefundId]) -> Payment:
+    async def _take_step(
+        self, step: PaymentStep, about: PaymentSnapshot, *, first: bool, asked: set[RefundId]
+    ) -> Payment:
         """Take one step: call the gateway, then write what it reported. `first`: no call was made before."""
         ids = self._engine.ids
         if step is PaymentStep.GIVE_UP:
@@ -393,24 +395,24 @@ class PaymentDriver:
                 # This refusal (a revoked key, say) does not show whether an earlier call moved the money.
                 raise GatewaySilent(str(refused)) from refused
             if isinstance(refused, GatewayInvalid):
-                return Report(standing=Standing.DECLINED, code=f"{refused.field}_invalid", message=str(refused))
+                return Report(state=ReportedState.DECLINED, code=f"{refused.field}_invalid", message=str(refused))
             if denied:
                 # The gateway's message is only logged: it may mention the shop's key, and buyers can read the payment.
-                return Report(standing=Standing.DECLINED, code=law.GATEWAY_UNAVAILABLE)
-            return Report(standing=Standing.DECLINED, code=refused.code, message=str(refused))
-        if step in {PaymentStep.VOID, PaymentStep.REPLACE} and report.standing is Standing.ABSENT:
-            report = msgspec.structs.replace(report, standing=Standing.VOIDED)
-        if step is PaymentStep.REPLACE and report.standing is Standing.VOIDED:
+                return Report(state=ReportedState.DECLINED, code=law.GATEWAY_UNAVAILABLE)
+            return Report(state=ReportedState.DECLINED, code=refused.code, message=str(refused))
+        if step in {PaymentStep.VOID, PaymentStep.REPLACE} and report.state is ReportedState.ABSENT:
+            report = msgspec.structs.replace(report, state=ReportedState.VOIDED)
+        if step is PaymentStep.REPLACE and report.state is ReportedState.VOIDED:
             return msgspec.structs.replace(report, code=law.REPLACED, message=None)
         return report
 
-    async def _apply_report(self, report: Report, about: Dossier) -> Payment:
+    async def _apply_report(self, report: Report, about: PaymentSnapshot) -> Payment:
         """Write what was reported; where a row moved meanwhile, read again and decide anew, a few times.
 
         What was only contended is left as it is: the reconciler tries again, and nothing is given back before that.
         """
-        dry: set[PoolRef | TotalRef] = set()
-        rounds = {"moved": MOVED_ROUNDS_MAX, "relieved": RELIEF_ROUNDS_MAX}
+        nothing_due_in: set[PoolRef | TotalRef] = set()
+        rounds = {"moved": MOVED_ROUNDS_MAX, "made room": MAKE_ROOM_ROUNDS_MAX}
         while all(rounds.values()):
             outcome = await self._transact(
                 partial(
@@ -419,22 +421,22 @@ class PaymentDriver:
                     about=about,
                     ids=self._engine.ids,
                     policy=self._engine.policy,
-                    dry=dry,
+                    nothing_due_in=nothing_due_in,
                 )
             )
             if isinstance(outcome, Payment):
                 return outcome
-            rounds["moved" if outcome.relief is None else "relieved"] -= 1
-            if outcome.relief is not None:
-                room = await self._engine.relieve(outcome.relief, units=outcome.short)
-                if room.is_dry:
-                    dry.add(outcome.relief)
+            rounds["moved" if outcome.full is None else "made room"] -= 1
+            if outcome.full is not None:
+                room = await self._engine.make_room_in(outcome.full, units=outcome.short)
+                if room.has_nothing_due:
+                    nothing_due_in.add(outcome.full)
                 elif not room.ended:
                     await asyncio.sleep(CONTENDED_SECONDS)
-            about = await self._engine.store.read_dossier(about.payment.id) or about
+            about = await self._engine.store.read_payment_snapshot(about.payment.id) or about
         return about.payment
 
-    async def _refund_next(self, gateway: Gateway, about: Dossier, *, asked: set[RefundId]) -> Payment:
+    async def _refund_next(self, gateway: Gateway, about: PaymentSnapshot, *, asked: set[RefundId]) -> Payment:
         pending = (one for one in about.refunds if one.state is RefundState.PENDING and one.id not in asked)
         refund = next(pending)  # `next_step` has seen it
         report = await self._call(gateway, PaymentStep.REFUND, gateway.refund(refund_order_of(refund, about.payment)))
@@ -443,7 +445,7 @@ class PaymentDriver:
 
     async def _check_refunds(self, payment_id: PaymentId) -> bool:
         """Check that refunds that were made have not failed since. False when the gateway did not reply."""
-        about = await self._engine.store.read_dossier(payment_id)
+        about = await self._engine.store.read_payment_snapshot(payment_id)
         gateway = self._gateways.get(about.payment.gateway) if about else None
         if about is None or gateway is None:
             return True
@@ -455,15 +457,15 @@ class PaymentDriver:
             except (GatewaySilent, TimeoutError) as silence:
                 _log.warning("gateway %s did not say what became of refund %s: %s", gateway.name, refund.id, silence)
                 return False
-            if report is not None and report.standing is RefundStanding.REFUSED:
+            if report is not None and report.state is ReportedRefundState.REFUSED:
                 await self._apply_refund_report(report, refund, about)
-                about = await self._engine.store.read_dossier(payment_id) or about
+                about = await self._engine.store.read_payment_snapshot(payment_id) or about
         return True
 
     async def _find_refunds_elsewhere(self, gateway: Gateway, payment: Payment) -> Payment:
         """Find the refunds that Earmark did not request: more or less of the payment went back than is known here."""
         # Read before the gateway is asked: what moves meanwhile shows that its list is too old.
-        about = await self._engine.store.read_dossier(payment.id)
+        about = await self._engine.store.read_payment_snapshot(payment.id)
         assert about is not None, "a payment is never deleted"
         try:
             found = await self._call(gateway, LIST_REFUNDS, gateway.list_refunds(order_of(about.payment)))
@@ -477,7 +479,7 @@ class PaymentDriver:
             _log.error("payment %s: %s %s was refunded at gateway %s, not by Earmark; an operator has to look", *facts)
         return after
 
-    async def _apply_refund_report(self, report: RefundReport, refund: Refund, about: Dossier) -> Payment:
+    async def _apply_refund_report(self, report: RefundReport, refund: Refund, about: PaymentSnapshot) -> Payment:
         work = partial(apply_refund_report.apply_refund_report, report=report, refund_id=refund.id)
         return await self._transact(partial(work, about=about, ids=self._engine.ids))
 
@@ -501,7 +503,7 @@ def _went_on(before: Payment, after: Payment) -> bool:
 
 def _is_news(payment: Payment, report: Report) -> bool:
     """Whether a gateway has given back something that is not counted here, or has no longer what was counted."""
-    if report.standing is not Standing.CAPTURED:
+    if report.state is not ReportedState.CAPTURED:
         # A gateway that does not know the payment any more says nothing of what went back.
         return False
     elsewhere = report.refunded - payment.refunded

@@ -48,7 +48,7 @@ async def cases(store: Store, *, limit: int, mode: Mode | None = None) -> list[C
 
 
 async def _case(store: Store, payment: Payment) -> Case:
-    about = await store.read_dossier(payment.id)
+    about = await store.read_payment_snapshot(payment.id)
     assert about is not None, "a payment is never deleted"
     refused = [refund for refund in about.refunds if refund.state is RefundState.REFUSED]
     advice, command = _help(payment, refused=refused)

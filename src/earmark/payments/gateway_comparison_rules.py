@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain.payment import PaymentState, Standing
+from earmark.domain.payment import PaymentState, ReportedState
 from earmark.engine.ports.store import Flaw
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def differences(payment: Payment, record: Record | None) -> list[Flaw]:
     if not refunded <= record.refunded <= _refunded_max(payment):
         told = f"{_named(payment)}: refunded {refunded} here and {record.refunded} there"
         found.append(_flaw(GAVE_BACK, told))
-    if record.standing is Standing.AUTHORISED and payment.state in {PaymentState.FAILED, PaymentState.VOIDED}:
+    if record.state is ReportedState.AUTHORISED and payment.state in {PaymentState.FAILED, PaymentState.VOIDED}:
         found.append(_flaw(SET_ASIDE, f"{_named(payment)}: {payment.state} here and set aside there"))
     return found
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from earmark.domain.booking import Booking
     from earmark.domain.payment import Payment
     from earmark.engine.pending_writes import PendingWrites
-    from earmark.engine.ports.store import Dossier
+    from earmark.engine.ports.store import PaymentSnapshot
 
 DETAILS = "details"
 """The fact of an entry that no webhook is called about."""
@@ -43,7 +43,7 @@ def dispute(writes: PendingWrites, booking: Booking, before: Payment, *, kind: s
 
 
 def scheduled(
-    before: Payment, after: Payment, *, about: Dossier, now: datetime, open_question: bool = False
+    before: Payment, after: Payment, *, about: PaymentSnapshot, now: datetime, open_question: bool = False
 ) -> Payment:
     """With when it is due next: at once if another process changed it since it was read, for that may be newer."""
     tried = (before.state, before.refunded) == (after.state, after.refunded)

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.payment import Standing
+from earmark.domain.payment import ReportedState
 from earmark.engine.ports.gateway import (
     Callback,
     CallbackRefused,
@@ -27,8 +27,8 @@ from earmark.engine.ports.gateway import (
     RefundOrder,
     RefundRecord,
     RefundReport,
-    RefundStanding,
     Report,
+    ReportedRefundState,
 )
 from earmark.sandbox import sign_and_verify_callbacks, stripe_json
 from earmark.sandbox.call_pipeline import ReplyLost
@@ -73,19 +73,19 @@ FIELDS = {"payment_method": "method", "return_url": "return_url"}
 """The parameters of a call that come from the request to pay, and the names of their fields there."""
 OF_THE_SHOP = frozenset({"amount", "currency"})
 """The parameters of a call that come from what the shop sells."""
-STANDINGS = {
-    IntentStatus.REQUIRES_CONFIRMATION: Standing.PROCESSING,
-    IntentStatus.REQUIRES_ACTION: Standing.REQUIRES_ACTION,
-    IntentStatus.PROCESSING: Standing.PROCESSING,
-    IntentStatus.REQUIRES_PAYMENT_METHOD: Standing.DECLINED,
-    IntentStatus.REQUIRES_CAPTURE: Standing.AUTHORISED,
-    IntentStatus.CANCELED: Standing.VOIDED,
-    IntentStatus.SUCCEEDED: Standing.CAPTURED,
+REPORTED_STATES = {
+    IntentStatus.REQUIRES_CONFIRMATION: ReportedState.PROCESSING,
+    IntentStatus.REQUIRES_ACTION: ReportedState.REQUIRES_ACTION,
+    IntentStatus.PROCESSING: ReportedState.PROCESSING,
+    IntentStatus.REQUIRES_PAYMENT_METHOD: ReportedState.DECLINED,
+    IntentStatus.REQUIRES_CAPTURE: ReportedState.AUTHORISED,
+    IntentStatus.CANCELED: ReportedState.VOIDED,
+    IntentStatus.SUCCEEDED: ReportedState.CAPTURED,
 }
-REFUND_STANDINGS = {
-    RefundStatus.PENDING: RefundStanding.PROCESSING,
-    RefundStatus.SUCCEEDED: RefundStanding.DONE,
-    RefundStatus.FAILED: RefundStanding.REFUSED,
+REPORTED_REFUND_STATES = {
+    RefundStatus.PENDING: ReportedRefundState.PROCESSING,
+    RefundStatus.SUCCEEDED: ReportedRefundState.DONE,
+    RefundStatus.FAILED: ReportedRefundState.REFUSED,
 }
 
 
@@ -136,7 +136,7 @@ class SandboxGateway:
     async def refund(self, refund: RefundOrder) -> RefundReport:
         """Refund, or report the refund that was already made under this id."""
         if lost := self._lost(refund.payment, since=refund.created_at):
-            return RefundReport(standing=RefundStanding.REFUSED, code=lost.code, message=lost.message)
+            return RefundReport(state=ReportedRefundState.REFUSED, code=lost.code, message=lost.message)
         found = self._find(refund.payment)
         if found is None:
             raise GatewayRefused("resource_missing", "There is no such payment.")
@@ -154,18 +154,18 @@ class SandboxGateway:
             if not refused.kept:
                 raise GatewayRefused(refused.problem.code, refused.problem.message) from refused
             code, message = refused.problem.code, refused.problem.message
-            return RefundReport(standing=RefundStanding.REFUSED, code=code, message=message)
+            return RefundReport(state=ReportedRefundState.REFUSED, code=code, message=message)
         return _refund_report(self.bank.refund_by_id(given.id))
 
     async def status(self, order: Order) -> Report:
-        """The current standing of a payment."""
+        """The current state of a payment."""
         if self._lost(order):
-            return Report(standing=Standing.ABSENT)
+            return Report(state=ReportedState.ABSENT)
         found = await self._read("status", lambda: self._find(order))
-        return self._report(found) if found else Report(standing=Standing.ABSENT)
+        return self._report(found) if found else Report(state=ReportedState.ABSENT)
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
-        """The current standing of a refund; None when there is none under this id."""
+        """The current state of a refund; None when there is none under this id."""
         if self._lost(refund.payment):
             return None
 
@@ -190,7 +190,7 @@ class SandboxGateway:
                 refund_id=_uuid(known.metadata.get(REFUND_ID)),
                 gateway_id=known.id,
                 amount=known.amount,
-                standing=REFUND_STANDINGS[known.status],
+                state=REPORTED_REFUND_STATES[known.status],
             )
             for known in await self._read("refund_status", find)
         ]
@@ -232,7 +232,7 @@ class SandboxGateway:
                 yield Record(
                     payment_id=_uuid(intent.payment_id),
                     gateway_id=intent.id,
-                    standing=STANDINGS[intent.status],
+                    state=REPORTED_STATES[intent.status],
                     currency=intent.currency,
                     captured=intent.captured,
                     refunded=intent.refunded,
@@ -245,12 +245,12 @@ class SandboxGateway:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def _move(self, name: str, order: Order, work: Callable[[str, ScriptedOutcome], BankIntent]) -> Report:
-        """Change an existing intent. If its status does not allow the change, report its current standing."""
+        """Change an existing intent. If its status does not allow the change, report its current state."""
         if lost := self._lost(order):
-            return Report(standing=Standing.VOIDED, code=lost.code, message=lost.message)
+            return Report(state=ReportedState.VOIDED, code=lost.code, message=lost.message)
         found = self._find(order)
         if found is None:
-            return Report(standing=Standing.ABSENT)
+            return Report(state=ReportedState.ABSENT)
         intent_id = found.id
         try:
             # No key: the status of the intent allows the change once, and a refusal must not be stored.
@@ -338,7 +338,7 @@ class SandboxGateway:
             url = stripe_json.action_url(intent, base_url=self.sandbox.base_url)
             action = {"url": url, "client_secret": intent.client_secret}
         return Report(
-            standing=STANDINGS[intent.status],
+            state=REPORTED_STATES[intent.status],
             gateway_id=intent.id,
             captured=intent.captured,
             refunded=intent.refunded,
@@ -357,8 +357,8 @@ def _code(intent: BankIntent) -> str | None:
 
 
 def _refund_report(refund: BankRefund) -> RefundReport:
-    standing = REFUND_STANDINGS[refund.status]
-    return RefundReport(standing=standing, gateway_id=refund.id, code=refund.failure)
+    state = REPORTED_REFUND_STATES[refund.status]
+    return RefundReport(state=state, gateway_id=refund.id, code=refund.failure)
 
 
 def _refusal(refused: BankRefusal) -> GatewayRefused:

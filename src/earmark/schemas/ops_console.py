@@ -14,8 +14,8 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import Money
 from earmark.schemas.responses import Moment
 
-AgentStanding = Literal["well", "failing", "silent"]
-WebhookStanding = Literal["well", "failing", "disabled", "off"]
+WorkerHealth = Literal["well", "failing", "silent"]
+WebhookHealth = Literal["well", "failing", "disabled", "off"]
 Area = Literal["payments", "workers", "holds", "relay", "webhooks", "server", "locks", "admission"]
 
 
@@ -43,7 +43,7 @@ class OpsWorker(Struct, kw_only=True):
     host: str
     process_id: str
     version: str
-    standing: AgentStanding
+    health: WorkerHealth
     outcome: str
     failing_since: Moment | None
     """When it began to fail, by the clock of its process."""
@@ -121,7 +121,7 @@ class OpsWebhook(Struct, kw_only=True):
 
     id: str
     host: str
-    standing: WebhookStanding
+    health: WebhookHealth
     failing_since: Moment | None
     disabled_because: str | None
     pending: int

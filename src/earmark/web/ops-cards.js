@@ -5,7 +5,7 @@ import { age, count, list, money } from "./format.js";
 
 const MANY = 10_000; // the server counts no further
 const PARTS = { server: "Server", database: "Database", locks: "Locks", admission: "Admission" };
-const STANDING = {
+const HEALTH = {
   well: "well",
   failing: "fails",
   silent: "no heartbeat",
@@ -51,7 +51,7 @@ function table(node, heads, rows) {
 
 const isEmpty = (cell) => cell === "" || cell === null;
 
-const mark = (standing) => el("span", { class: "mark", "data-standing": standing }, STANDING[standing] ?? standing);
+const mark = (health) => el("span", { class: "mark", "data-health": health }, HEALTH[health] ?? health);
 
 /** Shows all cards. Ages are counted by the server's clock. */
 export function showAll(seen, before, { tellStory, breakLock }) {
@@ -230,11 +230,11 @@ function showWorkers({ workers, roles_missing: missing, version }) {
     cells: [el("strong", {}, role), "not running", mark("missing"), "", "", ""],
   }));
   const reported = workers.map((one) => ({
-    attributes: { class: one.standing === "well" ? "" : "bad" },
+    attributes: { class: one.health === "well" ? "" : "bad" },
     cells: [
       el("strong", {}, one.role),
       [el("span", { title: `process ${one.process_id}` }, one.host), one.version !== version && ` (${one.version})`],
-      mark(one.standing),
+      mark(one.health),
       [since(one.age_seconds), " ago"],
       el("span", { title: one.because ?? "" }, one.outcome),
       one.rounds.toLocaleString("en"),
@@ -278,10 +278,10 @@ function showWebhooks({ webhooks }) {
       : ""
     : "No webhooks.";
   const rows = listed.map((one) => ({
-    attributes: { class: ["failing", "disabled"].includes(one.standing) ? "bad" : "" },
+    attributes: { class: ["failing", "disabled"].includes(one.health) ? "bad" : "" },
     cells: [
       el("strong", { title: one.id }, one.host),
-      [mark(one.standing), one.standing === "disabled" && ` ${one.disabled_because}`],
+      [mark(one.health), one.health === "disabled" && ` ${one.disabled_because}`],
       number(one.pending),
       one.late_seconds ? since(one.late_seconds) : "–",
     ],

@@ -40,7 +40,7 @@ async def settle(services: Services, booking_id: str, how: SettledAs) -> None:
     """As `earmark payments settle` does."""
     [(payment, _)] = await services.engine.store.list_payments(BookingId(UUID(booking_id)))
     assert payment.state is PaymentState.NEEDS_ATTENTION
-    about = await services.engine.store.read_dossier(payment.id)
+    about = await services.engine.store.read_payment_snapshot(payment.id)
     assert about is not None
     ids = services.engine.ids
     await services.engine.transact(

@@ -135,7 +135,7 @@ async def test_a_shop_in_order_needs_no_operator(shop: OpsShop) -> None:
     assert (seen.payments.attention, seen.payments.open, seen.payments.cases) == (0, 0, [])
     assert (seen.holds.held, seen.holds.next_in_seconds, seen.holds.due) == (0, None, 0)
     assert (seen.relay.unsent, seen.webhooks.known, seen.locks.configured) == (0, 0, False)
-    assert {(worker.role, worker.host, worker.standing, worker.rounds) for worker in seen.workers} == {
+    assert {(worker.role, worker.host, worker.health, worker.rounds) for worker in seen.workers} == {
         (role, "host-1", "well", 3) for role in ROLES
     }
 
@@ -215,7 +215,7 @@ async def test_what_workers_leave_undone_is_shown_with_what_to_do(shop: OpsShop,
     assert "1 hold is due and not ended" in said(seen)["holds"]
     assert "1 journal entry has no number" in said(seen)["relay"]
     assert (seen.relay.unsent, seen.roles_missing) == (1, list(ROLES))
-    assert {worker.standing for worker in seen.workers} == {"silent"}
+    assert {worker.health for worker in seen.workers} == {"silent"}
     assert max(worker.age_seconds for worker in seen.workers) >= 131
 
 
@@ -228,7 +228,7 @@ async def test_a_worker_that_makes_no_progress_is_named(shop: OpsShop, clock: Mo
     assert said(seen) == {
         "workers": "The webhook_dispatcher on host-2 fails: unavailable. Its log has the whole error."
     }
-    assert (seen.workers[0].role, seen.workers[0].standing) == ("webhook_dispatcher", "failing")
+    assert (seen.workers[0].role, seen.workers[0].health) == ("webhook_dispatcher", "failing")
     assert seen.workers[0].age_seconds >= 5
 
 
@@ -251,7 +251,7 @@ async def test_a_webhook_in_trouble_is_shown_and_a_quiet_one_only_counted(shop: 
     await shop.beat()
     seen = (await shop.look()).webhooks
     assert (seen.known, seen.pending) == (6, 1)
-    assert [(one.host, one.standing, one.pending) for one in seen.listed] == [
+    assert [(one.host, one.health, one.pending) for one in seen.listed] == [
         ("given-up.example", "disabled", 0),
         ("failing.example", "failing", 0),
         ("shaky.example", "failing", 0),

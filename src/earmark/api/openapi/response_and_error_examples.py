@@ -230,7 +230,7 @@ OPS: dict[str, Any] = {
             {
                 "id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11",
                 "host": "shop.example",
-                "standing": "failing",
+                "health": "failing",
                 "failing_since": _MADE,
                 "disabled_because": None,
                 "pending": 7,
@@ -245,7 +245,7 @@ OPS: dict[str, Any] = {
             "host": "shop-1",
             "process_id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b14",
             "version": __version__,
-            "standing": "well",
+            "health": "well",
             "outcome": "ok",
             "failing_since": None,
             "because": None,

@@ -137,12 +137,12 @@ async def _webhooks(store: Store, *, mode: Mode, now: datetime) -> ops_console.O
     known = await store.webhooks.page(mode=mode, after=None, limit=WEBHOOKS_MAX)
     waiting = {one.webhook_id: one for one in await store.webhooks.waiting(mode=mode, limit=COUNT_MAX)}
     all_ = [_webhook(one, waiting.get(one.id), now=now) for one in known]
-    shown = [one for one in all_ if one.standing != "well" or one.pending]
-    shown.sort(key=lambda one: (_WORST_FIRST.index(one.standing), -one.pending))
+    shown = [one for one in all_ if one.health != "well" or one.pending]
+    shown.sort(key=lambda one: (_WORST_FIRST.index(one.health), -one.pending))
     return ops_console.OpsWebhooks(
         known=len(all_),
         pending=sum(one.pending for one in all_),
-        late_seconds=max((one.late_seconds for one in all_ if one.standing == "well"), default=0.0),
+        late_seconds=max((one.late_seconds for one in all_ if one.health == "well"), default=0.0),
         listed=shown[:WEBHOOKS_SHOWN_MAX],
     )
 
@@ -154,7 +154,7 @@ def _webhook(webhook: Webhook, waiting: Waiting | None, *, now: datetime) -> ops
     return ops_console.OpsWebhook(
         id=str(webhook.id),
         host=urlsplit(webhook.url).hostname or "nowhere",
-        standing=_standing_of(webhook),
+        health=_health_of(webhook),
         failing_since=webhook.failing_since,
         disabled_because=webhook.disabled_because,
         pending=waiting.pending if waiting else 0,
@@ -162,7 +162,7 @@ def _webhook(webhook: Webhook, waiting: Waiting | None, *, now: datetime) -> ops
     )
 
 
-def _standing_of(webhook: Webhook) -> ops_console.WebhookStanding:
+def _health_of(webhook: Webhook) -> ops_console.WebhookHealth:
     if webhook.disabled_at is not None:
         return "off" if webhook.disabled_because == BY_THE_SHOP else "disabled"
     return "well" if webhook.failing_since is None else "failing"
@@ -172,20 +172,20 @@ async def _workers(store: Store, *, seconds: float) -> tuple[list[str], list[ops
     """The roles that no worker runs, and all workers with a heartbeat, failing and silent ones first."""
     roll = await store.heartbeats.read(limit=COUNT_MAX)
     workers = [_worker(beat, now=roll.now, seconds=seconds) for beat in roll.heartbeats]
-    running = {worker.role for worker in workers if worker.standing != "silent"}
-    workers.sort(key=lambda worker: worker.standing == "well")
+    running = {worker.role for worker in workers if worker.health != "silent"}
+    workers.sort(key=lambda worker: worker.health == "well")
     return [role for role in ROLES if role not in running], workers[:WORKERS_MAX]
 
 
 def _worker(beat: HeartbeatRow, *, now: datetime, seconds: float) -> ops_console.OpsWorker:
     age = _seconds(beat.beat_at, now)
-    standing: ops_console.AgentStanding = "well" if beat.code in WELL else "failing"
+    health: ops_console.WorkerHealth = "well" if beat.code in WELL else "failing"
     return ops_console.OpsWorker(
         role=beat.role,
         host=beat.host,
         process_id=str(beat.process_id),
         version=beat.version,
-        standing="silent" if age > seconds else standing,
+        health="silent" if age > seconds else health,
         outcome=beat.code,
         failing_since=beat.failing_since,
         because=beat.because,

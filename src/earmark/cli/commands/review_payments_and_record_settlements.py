@@ -99,7 +99,7 @@ async def _look(runtime: Runtime, *, payment_id: PaymentId) -> tuple[Payment, Pa
 
 async def _settle(runtime: Runtime, *, payment_id: PaymentId, how: SettledAs, note: str) -> Payment:
     engine = runtime.engine
-    about = await engine.store.read_dossier(payment_id)
+    about = await engine.store.read_payment_snapshot(payment_id)
     if about is None:
         raise _unknown(payment_id)
     try:
@@ -112,7 +112,7 @@ async def _settle(runtime: Runtime, *, payment_id: PaymentId, how: SettledAs, no
 
 
 async def _find(store: Store, payment_id: PaymentId) -> Payment:
-    about = await store.read_dossier(payment_id)
+    about = await store.read_payment_snapshot(payment_id)
     if about is None:
         raise _unknown(payment_id)
     return about.payment

@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.payment import Standing
+from earmark.domain.payment import ReportedState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -53,7 +53,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """How a payment stands, as its gateway reports it."""
 
-    standing: Standing
+    state: ReportedState
     gateway_id: str | None = None
     captured: int = 0
     refunded: int = 0
@@ -66,7 +66,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the buyer needs for the action: a `url` to visit, a `client_secret` for the gateway's own page."""
 
 
-class RefundStanding(StrEnum):
+class ReportedRefundState(StrEnum):
     """How a refund stands at its gateway."""
 
     PROCESSING = "processing"
@@ -90,7 +90,7 @@ class RefundOrder(msgspec.Struct, frozen=True, kw_only=True):
 class RefundReport(msgspec.Struct, frozen=True, kw_only=True):
     """How a refund stands, as its gateway reports it."""
 
-    standing: RefundStanding
+    state: ReportedRefundState
     gateway_id: str | None = None
     code: str | None = None
     message: str | None = None
@@ -103,7 +103,7 @@ class RefundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Ours, as the gateway kept it for us; None when it was not made by us."""
     gateway_id: str
     amount: int
-    standing: RefundStanding
+    state: ReportedRefundState
 
 
 class Callback(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     payment_id: UUID | None
     gateway_id: str
-    standing: Standing
+    state: ReportedState
     currency: str
     captured: int
     refunded: int

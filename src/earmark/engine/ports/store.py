@@ -293,7 +293,7 @@ class BookingFilter(msgspec.Struct, frozen=True, kw_only=True):
     state: State | None = None
 
 
-class Dossier(msgspec.Struct, frozen=True, kw_only=True):
+class PaymentSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A payment with what it pays for and what goes back of it, in one snapshot."""
 
     now: datetime
@@ -376,7 +376,7 @@ class Store(Parts, Protocol):
         """All that happened to a booking, in order."""
         ...
 
-    async def read_dossier(self, payment_id: PaymentId) -> Dossier | None:
+    async def read_payment_snapshot(self, payment_id: PaymentId) -> PaymentSnapshot | None:
         """One payment and what belongs to it."""
         ...
 

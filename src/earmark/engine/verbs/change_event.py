@@ -17,7 +17,7 @@ from earmark.domain.seat import SeatAvailability, SeatSeen, availability
 from earmark.engine.batch_transaction import BatchDecisions
 from earmark.engine.commands_and_results import TryAgain
 from earmark.engine.ports.store import PoolUpdate, SeatUpdate
-from earmark.engine.verbs.hold import MOVED_ROUNDS_MAX, RELIEF_ROUNDS_MAX
+from earmark.engine.verbs.hold import MAKE_ROOM_ROUNDS_MAX, MOVED_ROUNDS_MAX
 from earmark.errors import CapacityInUse, EventUnknown, InvalidRequest, PoolUnknown, Refusal, SeatsTaken, SeatUnknown
 
 if TYPE_CHECKING:
@@ -127,5 +127,5 @@ async def _check_pools(decisions: BatchDecisions[ChangeEvent], command: ChangeEv
         if asked.capacity is not None and asked.capacity < in_use:
             refusal = CapacityInUse(pool=ref.pool_id, capacity=asked.capacity, in_use=in_use)
             missing = in_use - asked.capacity
-            return TryAgain(refusal=refusal, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=missing)
+            return TryAgain(refusal=refusal, rounds_max=MAKE_ROOM_ROUNDS_MAX, full=ref, short=missing)
     return [pools[ref] for ref in wanted]

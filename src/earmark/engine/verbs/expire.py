@@ -57,7 +57,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """Whether lapsed holds are left that another transaction is changing at this moment."""
 
     @property
-    def is_dry(self) -> bool:
+    def has_nothing_due(self) -> bool:
         """Whether nothing more can come of it."""
         return not self.ended and not self.passed_over
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Transaction
 
 MOVED_ROUNDS_MAX = 3
-RELIEF_ROUNDS_MAX = 20
+MAKE_ROOM_ROUNDS_MAX = 20
 """How often lapsed holds are ended for one request: each time others may have been quicker to take what they freed."""
 
 
@@ -174,7 +174,7 @@ class _Granting:
                 short = PoolExhausted(pool=ref.pool_id, asked=units, available=max(free, 0))
                 if not self.pools[ref].held:
                     raise short
-                return TryAgain(refusal=short, rounds_max=RELIEF_ROUNDS_MAX, relief=ref, short=units - free)
+                return TryAgain(refusal=short, rounds_max=MAKE_ROOM_ROUNDS_MAX, full=ref, short=units - free)
         if limit is None:
             return None
         total = command.total_ref
@@ -184,7 +184,7 @@ class _Granting:
             if not self.totals[total]:
                 raise over
             short_by = have + command.units - limit
-            return TryAgain(refusal=over, rounds_max=RELIEF_ROUNDS_MAX, relief=total, short=short_by)
+            return TryAgain(refusal=over, rounds_max=MAKE_ROOM_ROUNDS_MAX, full=total, short=short_by)
         return None
 
     def _check_seats(self, command: Hold) -> None:

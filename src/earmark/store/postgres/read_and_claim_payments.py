@@ -1,4 +1,4 @@
-"""Payments in PostgreSQL: a dossier is read in one snapshot, and a claim passes over what others are claiming."""
+"""Payments in PostgreSQL: each is read in one snapshot, and a claim passes over what others are claiming."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from earmark.domain.payment import PAYING_SECONDS_MAX
-from earmark.engine.ports.store import Dossier
+from earmark.engine.ports.store import PaymentSnapshot
 from earmark.store.both_databases.payments_and_refunds import PaymentReads, payment, refund
 from earmark.store.postgres import convert_rows_and_values
 
@@ -24,22 +24,22 @@ class PostgresPaymentReads(PaymentReads):
     _sql: Mapping[str, str]
     _look: Callable[..., Awaitable[Any]]
 
-    async def read_dossier(self, payment_id: PaymentId) -> Dossier | None:
+    async def read_payment_snapshot(self, payment_id: PaymentId) -> PaymentSnapshot | None:
         """In one snapshot: a payment that owes is read with the refund that it owes."""
 
-        async def look(connection: Any) -> Dossier | None:
+        async def look(connection: Any) -> PaymentSnapshot | None:
             found = await connection.fetchrow(self._sql["read_payment"], payment_id)
             if found is None:
                 return None
             paid = payment(found)
             read = await connection.fetchrow(self._sql["read_booking"], paid.booking_id, self._clock.offset)
             refunds = [refund(row) for row in await connection.fetch(self._sql["read_refunds"], [payment_id])]
-            return Dossier(
+            return PaymentSnapshot(
                 now=read["now"], payment=paid, booking=convert_rows_and_values.booking(read), refunds=refunds
             )
 
-        dossier: Dossier | None = await self._look(look)
-        return dossier
+        snapshot: PaymentSnapshot | None = await self._look(look)
+        return snapshot
 
     async def claim_payments(
         self, *, limit: int, lease_seconds: float, gateways: Collection[str] | None = None

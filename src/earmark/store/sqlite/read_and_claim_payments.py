@@ -1,4 +1,4 @@
-"""Payments in SQLite: a dossier is read in one snapshot, and claims are made by the one writer."""
+"""Payments in SQLite: each is read in one snapshot, and claims are made by the one writer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from earmark.domain.id_types import PaymentId
 from earmark.domain.payment import PAYING_SECONDS_MAX
-from earmark.engine.ports.store import Dossier
+from earmark.engine.ports.store import PaymentSnapshot
 from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX
 from earmark.store.both_databases.payments_and_refunds import PaymentReads, payment, refund
 from earmark.store.sqlite import convert_rows_and_values
@@ -29,10 +29,10 @@ class SqlitePaymentReads(PaymentReads):
     _sql: Mapping[str, str]
     transact: Callable[..., Awaitable[Any]]
 
-    async def read_dossier(self, payment_id: PaymentId) -> Dossier | None:
+    async def read_payment_snapshot(self, payment_id: PaymentId) -> PaymentSnapshot | None:
         """As one commit left it."""
 
-        def look(connection: sqlite3.Connection) -> Dossier | None:
+        def look(connection: sqlite3.Connection) -> PaymentSnapshot | None:
             found = connection.execute(self._sql["read_payment"], (str(payment_id),)).fetchone()
             if found is None:
                 return None
@@ -40,7 +40,7 @@ class SqlitePaymentReads(PaymentReads):
             booking = connection.execute(self._sql["read_booking"], (str(paid.booking_id),)).fetchone()
             back = connection.execute(self._sql["read_refunds"], (convert_rows_and_values.to_json([payment_id]),))
             refunds = [refund(convert_rows_and_values.to_python(row)) for row in back]
-            return Dossier(
+            return PaymentSnapshot(
                 now=self._clock.now(), payment=paid, booking=convert_rows_and_values.booking(booking), refunds=refunds
             )
 

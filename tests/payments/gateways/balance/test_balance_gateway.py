@@ -18,7 +18,7 @@ from earmark.domain import prepaid_account as law
 from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.mask_and_reference_payment_method import NO_ACCOUNT
-from earmark.domain.payment import PaymentState, Standing
+from earmark.domain.payment import PaymentState, ReportedState
 from earmark.domain.prepaid_account import Draw, EntryKind
 from earmark.engine.commands_and_results import Actor, Cancel, Decided, Pay
 from earmark.engine.engine import Engine
@@ -28,7 +28,7 @@ from earmark.engine.ports.gateway import (
     GatewaySilent,
     Order,
     RefundOrder,
-    RefundStanding,
+    ReportedRefundState,
 )
 from earmark.engine.prepaid_accounts import Accounts
 from earmark.errors import IdempotencyMismatch, InvalidRequest, SetupError
@@ -129,8 +129,8 @@ async def test_fifty_payments_from_money_for_seven_are_seven(bank: AccountBank, 
     await bank.fill(GOOD_FOR * PRICE + PRICE // 2)
     orders = [bank.order(automatic=automatic) for _ in range(BUYERS)]
     reports = await asyncio.gather(*(answered(partial(bank.gateway.authorise, one)) for one in orders))
-    granted = Standing.CAPTURED if automatic else Standing.AUTHORISED
-    assert Counter(report.standing for report in reports) == {granted: GOOD_FOR, Standing.DECLINED: BUYERS - GOOD_FOR}
+    granted = ReportedState.CAPTURED if automatic else ReportedState.AUTHORISED
+    assert Counter(report.state for report in reports) == {granted: GOOD_FOR, ReportedState.DECLINED: BUYERS - GOOD_FOR}
     assert {report.code for report in reports} == {None, "account_declined"}
     left = PRICE // 2 if automatic else GOOD_FOR * PRICE + PRICE // 2
     assert await bank.figures() == (left, 0 if automatic else GOOD_FOR * PRICE)
@@ -196,13 +196,13 @@ async def test_money_set_aside_is_not_spent_twice(bank: AccountBank) -> None:
     """It stays in the balance but is not free; once released, it can be spent again."""
     await bank.fill(PRICE)
     first, second, third = (bank.order() for _ in range(3))
-    assert (await bank.gateway.authorise(first)).standing is Standing.AUTHORISED
+    assert (await bank.gateway.authorise(first)).state is ReportedState.AUTHORISED
     assert await bank.figures() == (PRICE, PRICE)
     assert (await bank.gateway.authorise(second)).code == "account_declined"
     await bank.gateway.void(first)
-    assert (await bank.gateway.authorise(second)).standing is Standing.DECLINED, "a decline is final"
-    assert (await bank.gateway.authorise(third)).standing is Standing.AUTHORISED
-    assert (await bank.gateway.capture(third)).standing is Standing.CAPTURED
+    assert (await bank.gateway.authorise(second)).state is ReportedState.DECLINED, "a decline is final"
+    assert (await bank.gateway.authorise(third)).state is ReportedState.AUTHORISED
+    assert (await bank.gateway.capture(third)).state is ReportedState.CAPTURED
     assert await bank.figures() == (0, 0)
 
 
@@ -213,8 +213,8 @@ async def test_a_concurrent_capture_and_void_have_one_outcome(bank: AccountBank)
     await bank.gateway.authorise(order)
     ends = [bank.gateway.capture, bank.gateway.void] * 5
     reports = await asyncio.gather(*(answered(partial(end, order)) for end in ends))
-    [standing] = {report.standing for report in reports}
-    assert await bank.figures() == ((0, 0) if standing is Standing.CAPTURED else (PRICE, 0))
+    [state] = {report.state for report in reports}
+    assert await bank.figures() == ((0, 0) if state is ReportedState.CAPTURED else (PRICE, 0))
 
 
 async def test_concurrent_refunds_pay_no_more_than_was_taken(bank: AccountBank) -> None:
@@ -224,7 +224,7 @@ async def test_concurrent_refunds_pay_no_more_than_was_taken(bank: AccountBank) 
     await bank.gateway.authorise(order)
     refunds = [RefundOrder(refund_id=bank.ids.refund_id(), payment=order, amount=PRICE // 3) for _ in range(10)]
     reports = await asyncio.gather(*map(bank.gateway.refund, refunds))
-    assert Counter(report.standing for report in reports) == {RefundStanding.DONE: 3, RefundStanding.REFUSED: 7}
+    assert Counter(report.state for report in reports) == {ReportedRefundState.DONE: 3, ReportedRefundState.REFUSED: 7}
     assert await bank.figures() == (PRICE, 0)
 
 
@@ -240,13 +240,13 @@ async def test_a_decline_for_a_wrong_account_is_final(bank: AccountBank) -> None
     for code, wrong in orders.items():
         for order in wrong:
             report = await bank.gateway.authorise(order)
-            assert (report.standing, report.code) == (Standing.DECLINED, "account_declined")
+            assert (report.state, report.code) == (ReportedState.DECLINED, "account_declined")
             drawn = await bank.accounts.find(order.payment_id)
             assert drawn is not None
             assert drawn.code == code, "the operator can find the reason"
     first = msgspec.structs.replace(orders["account_unknown"][0], method=f"{NO_ACCOUNT}/…{bank.code[-4:]}")
     await bank.fill(PRICE)
-    assert (await bank.gateway.authorise(first)).standing is Standing.DECLINED
+    assert (await bank.gateway.authorise(first)).state is ReportedState.DECLINED
     assert await bank.figures() == (PRICE, 0)
 
 
@@ -281,8 +281,8 @@ async def test_an_order_that_arrives_after_its_void_draws_nothing(bank: AccountB
     """The delayed order is reported as voided and moves no money."""
     await bank.fill(PRICE)
     order = bank.order()
-    assert (await bank.gateway.void(order)).standing is Standing.VOIDED
-    assert (await bank.gateway.authorise(order)).standing is Standing.VOIDED
+    assert (await bank.gateway.void(order)).state is ReportedState.VOIDED
+    assert (await bank.gateway.authorise(order)).state is ReportedState.VOIDED
     assert await bank.figures() == (PRICE, 0)
 
 

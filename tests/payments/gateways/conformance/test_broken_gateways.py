@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from _pytest.outcomes import Failed
 
-from earmark.domain.payment import Standing
-from earmark.engine.ports.gateway import GatewayRefused, RefundReport, RefundStanding, Report
+from earmark.domain.payment import ReportedState
+from earmark.engine.ports.gateway import GatewayRefused, RefundReport, Report, ReportedRefundState
 from earmark.sandbox import sign_and_verify_callbacks
 from earmark.sandbox.gateway import SandboxGateway
 from earmark.uuids import Uuid7Ids
@@ -39,7 +39,7 @@ class SearchesOnlyByGatewayId(SandboxGateway):
 
     async def status(self, order: Order) -> Report:
         """Only with a gateway id."""
-        return await super().status(order) if order.gateway_id else Report(standing=Standing.ABSENT)
+        return await super().status(order) if order.gateway_id else Report(state=ReportedState.ABSENT)
 
 
 class CapturesTooEarly(SandboxGateway):
@@ -48,7 +48,7 @@ class CapturesTooEarly(SandboxGateway):
     async def authorise(self, order: Order) -> Report:
         """Captured, and reported as authorised."""
         report = await super().authorise(msgspec.structs.replace(order, automatic=True))
-        return msgspec.structs.replace(report, standing=Standing.AUTHORISED, captured=0)
+        return msgspec.structs.replace(report, state=ReportedState.AUTHORISED, captured=0)
 
 
 class ReportsEveryRefundAsDone(SandboxGateway):
@@ -57,7 +57,7 @@ class ReportsEveryRefundAsDone(SandboxGateway):
     async def refund(self, refund: RefundOrder) -> RefundReport:
         """Report done in every case."""
         report = await super().refund(refund)
-        return msgspec.structs.replace(report, standing=RefundStanding.DONE)
+        return msgspec.structs.replace(report, state=ReportedRefundState.DONE)
 
 
 class IgnoresRefundIds(SandboxGateway):
@@ -69,12 +69,12 @@ class IgnoresRefundIds(SandboxGateway):
 
 
 class RaisesInsteadOfReporting(SandboxGateway):
-    """Raises where a report of the standing is due."""
+    """Raises where a report of the state is due."""
 
     async def void(self, order: Order) -> Report:
         """Raise for a captured payment."""
         report = await super().void(order)
-        if report.standing is Standing.CAPTURED:
+        if report.state is ReportedState.CAPTURED:
             raise GatewayRefused("payment_intent_unexpected_state")
         return report
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.payments.gateways.conftest import supporting
 
-from earmark.domain.payment import Standing
+from earmark.domain.payment import ReportedState
 from earmark.engine.ports.gateway import GatewayDenied, GatewayInvalid
 
 from .harness import PRICE, Group, Situation, Totals, authorised, order_in, refund_of, without_gateway_id
@@ -15,7 +15,7 @@ from .harness import PRICE, Group, Situation, Totals, authorised, order_in, refu
 if TYPE_CHECKING:
     from .harness import GatewayHarness
 
-GIVEN_UP = {Standing.VOIDED, Standing.DECLINED}
+GIVEN_UP = {ReportedState.VOIDED, ReportedState.DECLINED}
 
 
 @supporting(Group.AUTOMATIC)
@@ -23,7 +23,7 @@ async def test_automatic_capture_takes_the_money_at_once(harness: GatewayHarness
     """One call authorises and captures, once."""
     order = order_in(harness, automatic=True)
     reports = [await harness.gateway.authorise(order) for _ in range(2)]
-    assert {(report.standing, report.captured) for report in reports} == {(Standing.CAPTURED, PRICE)}
+    assert {(report.state, report.captured) for report in reports} == {(ReportedState.CAPTURED, PRICE)}
     assert await harness.moved(order.payment_id) == Totals(authorised=PRICE, captured=PRICE)
 
 
@@ -31,8 +31,8 @@ async def test_automatic_capture_takes_the_money_at_once(harness: GatewayHarness
 async def test_a_capture_after_automatic_capture_takes_nothing_more(harness: GatewayHarness) -> None:
     """Capture and void report captured, and a refund pays it back."""
     order = await authorised(harness, automatic=True)
-    assert (await harness.gateway.capture(order)).standing is Standing.CAPTURED
-    assert (await harness.gateway.void(order)).standing is Standing.CAPTURED
+    assert (await harness.gateway.capture(order)).state is ReportedState.CAPTURED
+    assert (await harness.gateway.void(order)).state is ReportedState.CAPTURED
     await harness.gateway.refund(refund_of(order))
     assert await harness.moved(order.payment_id) == Totals(authorised=PRICE, captured=PRICE, refunded=PRICE)
 
@@ -42,7 +42,7 @@ async def test_a_declined_card_is_reported_with_a_code(harness: GatewayHarness) 
     """The report has a code and a message; nothing is authorised."""
     order = order_in(harness, Situation.DECLINED)
     report = await harness.gateway.authorise(order)
-    assert report.standing is Standing.DECLINED
+    assert report.state is ReportedState.DECLINED
     assert report.code == "card_declined"
     assert report.message
     assert await harness.moved(order.payment_id) == Totals()
@@ -53,7 +53,7 @@ async def test_a_required_action_has_its_url(harness: GatewayHarness) -> None:
     """The report has the action's data, and nothing is authorised before the action."""
     order = order_in(harness, Situation.ACTION)
     report = await harness.gateway.authorise(order)
-    assert report.standing is Standing.REQUIRES_ACTION
+    assert report.state is ReportedState.REQUIRES_ACTION
     assert report.action
     assert set(report.action) <= {"url", "client_secret"}
     assert await harness.moved(order.payment_id) == Totals()
@@ -65,19 +65,19 @@ async def test_a_payment_is_authorised_after_the_action(harness: GatewayHarness)
     order = await authorised(harness, Situation.ACTION)
     assert order.gateway_id
     await harness.act(order.gateway_id, succeed=True)
-    assert (await harness.gateway.status(order)).standing is Standing.AUTHORISED
-    assert (await harness.gateway.status(without_gateway_id(order))).standing is Standing.AUTHORISED
-    assert (await harness.gateway.capture(order)).standing is Standing.CAPTURED
+    assert (await harness.gateway.status(order)).state is ReportedState.AUTHORISED
+    assert (await harness.gateway.status(without_gateway_id(order))).state is ReportedState.AUTHORISED
+    assert (await harness.gateway.capture(order)).state is ReportedState.CAPTURED
     assert await harness.moved(order.payment_id) == Totals(authorised=PRICE, captured=PRICE)
 
 
 @supporting(Group.ACTION)
-async def test_a_repeated_order_reports_the_current_standing(harness: GatewayHarness) -> None:
-    """The gateway's idempotency key repeats the first answer; the report has the current standing."""
+async def test_a_repeated_order_reports_the_current_state(harness: GatewayHarness) -> None:
+    """The gateway's idempotency key repeats the first answer; the report has the current state."""
     order = await authorised(harness, Situation.ACTION)
     assert order.gateway_id
     await harness.act(order.gateway_id, succeed=True)
-    assert (await harness.gateway.authorise(without_gateway_id(order))).standing is Standing.AUTHORISED
+    assert (await harness.gateway.authorise(without_gateway_id(order))).state is ReportedState.AUTHORISED
     assert await harness.moved(order.payment_id) == Totals(authorised=PRICE)
 
 
@@ -88,7 +88,7 @@ async def test_an_action_that_fails_is_a_decline(harness: GatewayHarness) -> Non
     assert order.gateway_id
     await harness.act(order.gateway_id, succeed=False)
     report = await harness.gateway.status(order)
-    assert report.standing is Standing.DECLINED
+    assert report.state is ReportedState.DECLINED
     assert report.code
     assert await harness.moved(order.payment_id) == Totals()
 
@@ -98,9 +98,9 @@ async def test_a_payment_that_waits_for_its_buyer_is_not_captured(harness: Gatew
     """The report says requires_action, and the payment can still be authorised."""
     order = await authorised(harness, Situation.ACTION)
     assert order.gateway_id
-    assert (await harness.gateway.capture(order)).standing is Standing.REQUIRES_ACTION
+    assert (await harness.gateway.capture(order)).state is ReportedState.REQUIRES_ACTION
     await harness.act(order.gateway_id, succeed=True)
-    assert (await harness.gateway.capture(order)).standing is Standing.CAPTURED
+    assert (await harness.gateway.capture(order)).state is ReportedState.CAPTURED
     assert await harness.moved(order.payment_id) == Totals(authorised=PRICE, captured=PRICE)
 
 
@@ -108,8 +108,8 @@ async def test_a_payment_that_waits_for_its_buyer_is_not_captured(harness: Gatew
 async def test_a_payment_that_waits_for_its_buyer_can_be_voided(harness: GatewayHarness) -> None:
     """The seats of a buyer who does not act can be sold again."""
     order = await authorised(harness, Situation.ACTION)
-    assert (await harness.gateway.void(order)).standing is Standing.VOIDED
-    assert (await harness.gateway.status(order)).standing is Standing.VOIDED
+    assert (await harness.gateway.void(order)).state is ReportedState.VOIDED
+    assert (await harness.gateway.status(order)).state is ReportedState.VOIDED
     assert await harness.moved(order.payment_id) == Totals()
 
 
@@ -119,11 +119,11 @@ async def test_a_processing_payment_is_reported_until_it_is_decided(harness: Gat
     """The status reports the bank's decision once it is made."""
     order = order_in(harness, Situation.PROCESSING)
     report = await harness.gateway.authorise(order)
-    assert report.standing is Standing.PROCESSING
+    assert report.state is ReportedState.PROCESSING
     assert report.gateway_id
     await harness.decide(report.gateway_id, succeed=succeed)
-    end = Standing.AUTHORISED if succeed else Standing.DECLINED
-    assert (await harness.gateway.status(order)).standing is end
+    end = ReportedState.AUTHORISED if succeed else ReportedState.DECLINED
+    assert (await harness.gateway.status(order)).state is end
     assert await harness.moved(order.payment_id) == Totals(authorised=PRICE if succeed else 0)
 
 
@@ -133,10 +133,10 @@ async def test_a_processing_payment_is_voided_at_the_latest_after_its_decision(h
     order = await authorised(harness, Situation.PROCESSING)
     assert order.gateway_id
     report = await harness.gateway.void(order)
-    if report.standing is Standing.PROCESSING:
+    if report.state is ReportedState.PROCESSING:
         await harness.decide(order.gateway_id, succeed=True)
         report = await harness.gateway.void(order)
-    assert report.standing is Standing.VOIDED
+    assert report.state is ReportedState.VOIDED
     moved = await harness.moved(order.payment_id)
     assert moved.authorised == moved.voided
     assert moved.captured == 0
@@ -147,10 +147,10 @@ async def test_a_refused_capture_is_a_decline(harness: GatewayHarness) -> None:
     """Nothing was captured, nothing stays authorised, and later calls report the same."""
     order = await authorised(harness, Situation.CAPTURE_REFUSED)
     report = await harness.gateway.capture(order)
-    assert report.standing is Standing.DECLINED
+    assert report.state is ReportedState.DECLINED
     assert report.code
-    assert (await harness.gateway.capture(order)).standing in GIVEN_UP
-    assert (await harness.gateway.status(order)).standing in GIVEN_UP
+    assert (await harness.gateway.capture(order)).state in GIVEN_UP
+    assert (await harness.gateway.status(order)).state in GIVEN_UP
     assert await harness.moved(order.payment_id) == Totals(authorised=PRICE, voided=PRICE)
 
 
@@ -162,8 +162,8 @@ async def test_an_unknown_method_is_a_wrong_request_and_no_decline(harness: Gate
         await harness.gateway.authorise(order)
     assert (refused.value.field, refused.value.code) == ("method", "resource_missing")
     assert "pm_card_nonsense" in str(refused.value)
-    assert (await harness.gateway.status(order)).standing is Standing.ABSENT
-    assert (await harness.gateway.authorise(order_in(harness, Situation.DECLINED))).standing is Standing.DECLINED
+    assert (await harness.gateway.status(order)).state is ReportedState.ABSENT
+    assert (await harness.gateway.authorise(order_in(harness, Situation.DECLINED))).state is ReportedState.DECLINED
 
 
 @supporting(Group.CARDS)

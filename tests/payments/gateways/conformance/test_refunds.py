@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.payments.gateways.conftest import supporting
 
-from earmark.engine.ports.gateway import GatewayRefused, RefundStanding
+from earmark.engine.ports.gateway import GatewayRefused, ReportedRefundState
 
 from .harness import PRICE, Group, Situation, Totals, authorised, captured, order_in, refund_of, without_gateway_id
 
@@ -22,7 +22,7 @@ async def test_a_whole_payment_is_refunded(harness: GatewayHarness) -> None:
     """The whole captured amount can be refunded."""
     order = await captured(harness)
     report = await harness.gateway.refund(refund_of(order))
-    assert report.standing is RefundStanding.DONE
+    assert report.state is ReportedRefundState.DONE
     assert report.gateway_id
     assert (await harness.gateway.status(order)).refunded == PRICE
     assert await harness.moved(order.payment_id) == Totals(authorised=PRICE, captured=PRICE, refunded=PRICE)
@@ -33,8 +33,8 @@ async def test_a_repeated_refund_pays_nothing_more(harness: GatewayHarness) -> N
     order = await captured(harness)
     refund = refund_of(order, 1000)
     reports = [await harness.gateway.refund(refund) for _ in range(3)]
-    assert {(report.standing, report.gateway_id) for report in reports} == {
-        (RefundStanding.DONE, reports[0].gateway_id)
+    assert {(report.state, report.gateway_id) for report in reports} == {
+        (ReportedRefundState.DONE, reports[0].gateway_id)
     }
     assert (await harness.moved(order.payment_id)).refunded == 1000
 
@@ -43,10 +43,10 @@ async def test_parts_are_refunded_until_nothing_is_left(harness: GatewayHarness)
     """Each part has its own id; a part above the rest is refused by a report."""
     order = await captured(harness)
     parts = [await harness.gateway.refund(refund_of(order, amount)) for amount in (2000, 2000, 500)]
-    assert {report.standing for report in parts} == {RefundStanding.DONE}
+    assert {report.state for report in parts} == {ReportedRefundState.DONE}
     assert len({report.gateway_id for report in parts}) == 3
     too_many = await harness.gateway.refund(refund_of(order, 1))
-    assert too_many.standing is RefundStanding.REFUSED
+    assert too_many.state is ReportedRefundState.REFUSED
     assert too_many.code
     assert (await harness.gateway.status(order)).refunded == PRICE
     assert (await harness.moved(order.payment_id)).refunded == PRICE
@@ -57,7 +57,7 @@ async def test_more_than_is_left_is_refused_whole(harness: GatewayHarness) -> No
     order = await captured(harness)
     await harness.gateway.refund(refund_of(order, 4000))
     report = await harness.gateway.refund(refund_of(order, 501))
-    assert report.standing is RefundStanding.REFUSED
+    assert report.state is ReportedRefundState.REFUSED
     assert (await harness.moved(order.payment_id)).refunded == 4000
 
 
@@ -86,7 +86,7 @@ async def test_an_authorised_payment_is_not_refunded(harness: GatewayHarness) ->
     """An authorised payment is voided, and never refunded."""
     order = await authorised(harness)
     report = await harness.gateway.refund(refund_of(order))
-    assert report.standing is RefundStanding.REFUSED
+    assert report.state is ReportedRefundState.REFUSED
     assert await harness.moved(order.payment_id) == Totals(authorised=PRICE)
 
 
@@ -111,7 +111,7 @@ async def test_a_refund_is_found_by_our_id(harness: GatewayHarness) -> None:
     for known_order in (refund, known, lost):
         report = await harness.gateway.refund_status(known_order)
         assert report is not None
-        assert (report.standing, report.gateway_id) == (RefundStanding.DONE, made.gateway_id)
+        assert (report.state, report.gateway_id) == (ReportedRefundState.DONE, made.gateway_id)
 
 
 async def test_a_refund_that_was_never_made_is_not_known(harness: GatewayHarness) -> None:
@@ -125,7 +125,7 @@ async def test_a_refund_that_was_never_made_is_not_known(harness: GatewayHarness
 async def test_a_refund_works_without_the_gateways_id(harness: GatewayHarness) -> None:
     """The gateway finds the payment by our id."""
     order = without_gateway_id(await captured(harness))
-    assert (await harness.gateway.refund(refund_of(order))).standing is RefundStanding.DONE
+    assert (await harness.gateway.refund(refund_of(order))).state is ReportedRefundState.DONE
     assert (await harness.moved(order.payment_id)).refunded == PRICE
 
 
@@ -145,7 +145,7 @@ async def test_a_refund_that_fails_is_reported_as_refused(harness: GatewayHarnes
     order = await captured(harness, Situation.REFUND_REFUSED)
     refund = refund_of(order)
     reports = [await harness.gateway.refund(refund) for _ in range(2)]
-    assert {report.standing for report in reports} == {RefundStanding.REFUSED}
+    assert {report.state for report in reports} == {ReportedRefundState.REFUSED}
     assert all(report.code for report in reports)
     assert (await harness.gateway.status(order)).refunded == 0
     assert (await harness.moved(order.payment_id)).refunded == 0
@@ -158,14 +158,14 @@ async def test_a_pending_refund_is_reported_until_it_is_decided(harness: Gateway
     order = await captured(harness, Situation.REFUND_PENDING)
     refund = refund_of(order)
     first = await harness.gateway.refund(refund)
-    assert first.standing is RefundStanding.PROCESSING
+    assert first.state is ReportedRefundState.PROCESSING
     assert first.gateway_id
     await harness.decide(first.gateway_id, succeed=succeed)
-    end = RefundStanding.DONE if succeed else RefundStanding.REFUSED
-    assert (await harness.gateway.refund(refund)).standing is end
+    end = ReportedRefundState.DONE if succeed else ReportedRefundState.REFUSED
+    assert (await harness.gateway.refund(refund)).state is end
     status = await harness.gateway.refund_status(refund)
     assert status is not None
-    assert status.standing is end
+    assert status.state is end
     assert (await harness.moved(order.payment_id)).refunded == (PRICE if succeed else 0)
 
 
@@ -179,9 +179,9 @@ async def test_refunds_made_on_the_dashboard_are_listed_beside_ours(harness: Gat
     await harness.give_back(order.gateway_id, 1000)
     for known_order in (order, without_gateway_id(order)):
         found = await harness.gateway.list_refunds(known_order)
-        assert [(one.refund_id, one.amount, one.standing) for one in found] == [
-            (None, 1000, RefundStanding.DONE),
-            (ours.refund_id, 700, RefundStanding.DONE),
+        assert [(one.refund_id, one.amount, one.state) for one in found] == [
+            (None, 1000, ReportedRefundState.DONE),
+            (ours.refund_id, 700, ReportedRefundState.DONE),
         ]
         assert found[1].gateway_id == made.gateway_id != found[0].gateway_id
     assert (await harness.gateway.status(order)).refunded == 1700
@@ -196,7 +196,7 @@ async def test_a_refund_of_more_than_the_dashboard_left_is_refused(harness: Gate
     await harness.give_back(order.gateway_id, PRICE - 1)
     refund = refund_of(order, 2)
     reports = [await harness.gateway.refund(refund) for _ in range(2)]
-    assert {report.standing for report in reports} == {RefundStanding.REFUSED}
+    assert {report.state for report in reports} == {ReportedRefundState.REFUSED}
     assert (await harness.moved(order.payment_id)).refunded == PRICE - 1
 
 

@@ -30,8 +30,8 @@ from tests.payments.gateways.conformance.harness import (
 from tests.socket_server import listening
 
 from earmark.clock import MovableClock
-from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
-from earmark.engine.ports.gateway import GatewayDenied, GatewayRefused, GatewaySilent, RefundStanding
+from earmark.domain.payment import PAYING_SECONDS_MAX, ReportedState
+from earmark.engine.ports.gateway import GatewayDenied, GatewayRefused, GatewaySilent, ReportedRefundState
 from earmark.payments.gateways.stripe import gateway as stripe_gateway
 from earmark.payments.gateways.stripe.gateway import StripeGateway
 from earmark.sandbox.faults import Fault
@@ -117,12 +117,12 @@ async def refund(gateway: StripeGateway, order: Order) -> RefundReport:
 
 
 CALLS: dict[str, tuple[Callable[[StripeGateway, Order], Awaitable[Report | RefundReport]], object, Totals]] = {
-    "authorise": (authorise, Standing.AUTHORISED, Totals(authorised=PRICE)),
-    "capture": (capture, Standing.CAPTURED, Totals(authorised=PRICE, captured=PRICE)),
-    "void": (void, Standing.VOIDED, Totals(authorised=PRICE, voided=PRICE)),
-    "refund": (refund, RefundStanding.DONE, Totals(authorised=PRICE, captured=PRICE, refunded=PRICE)),
+    "authorise": (authorise, ReportedState.AUTHORISED, Totals(authorised=PRICE)),
+    "capture": (capture, ReportedState.CAPTURED, Totals(authorised=PRICE, captured=PRICE)),
+    "void": (void, ReportedState.VOIDED, Totals(authorised=PRICE, voided=PRICE)),
+    "refund": (refund, ReportedRefundState.DONE, Totals(authorised=PRICE, captured=PRICE, refunded=PRICE)),
 }
-"""How to make each call, the standing that it reports at the end, and the totals by then."""
+"""How to make each call, the state that it reports at the end, and the totals by then."""
 
 
 async def ready_for(shop: Shop, name: str) -> Order:
@@ -162,7 +162,7 @@ async def test_a_call_without_an_answer_is_silent_and_has_one_effect(shop: Shop,
     await silent_once(shop, shop.stripe, name, order, fault)
     assert len(shop.calls(name)) == 1
     call, end, moved = CALLS[name]
-    assert (await call(shop.stripe, order)).standing is end
+    assert (await call(shop.stripe, order)).state is end
     assert await shop.moved(order.payment_id) == moved
 
 
@@ -175,7 +175,7 @@ async def test_a_hanging_gateway_times_out(shop: Shop, fault: Fault, name: str) 
     await silent_once(shop, shop.open(seconds_max=SHORT_TIMEOUT_SECONDS), name, order, fault)
     call, end, moved = CALLS[name]
     report = await once_answered(lambda: call(shop.stripe, order))
-    assert report.standing is end
+    assert report.state is end
     assert await shop.moved(order.payment_id) == moved
 
 
@@ -208,18 +208,18 @@ async def test_a_refused_connection_is_silent(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault, found", [(Fault.ERROR_AFTER, Standing.AUTHORISED), (Fault.ERROR_BEFORE, Standing.ABSENT)]
+    "fault, found", [(Fault.ERROR_AFTER, ReportedState.AUTHORISED), (Fault.ERROR_BEFORE, ReportedState.ABSENT)]
 )
-async def test_the_status_is_right_when_a_500_sticks_to_its_key(shop: Shop, fault: Fault, found: Standing) -> None:
-    """Stripe repeats some errors for a day. The status reports the real standing, and a void ends the payment."""
+async def test_the_status_is_right_when_a_500_sticks_to_its_key(shop: Shop, fault: Fault, found: ReportedState) -> None:
+    """Stripe repeats some errors for a day. The status reports the real state, and a void ends the payment."""
     shop.do(lambda sandbox: setattr(sandbox.script, "sticky_errors", True))
     shop.fail_next(fault, "authorise")
     order = order_in(shop)
     for _ in range(3):
         with pytest.raises(GatewaySilent):
             await shop.stripe.authorise(order)
-    assert (await shop.stripe.status(order)).standing is found
-    assert (await shop.stripe.void(order)).standing in {Standing.VOIDED, Standing.ABSENT}
+    assert (await shop.stripe.status(order)).state is found
+    assert (await shop.stripe.void(order)).state in {ReportedState.VOIDED, ReportedState.ABSENT}
     moved = await shop.moved(order.payment_id)
     assert (moved.authorised, moved.captured) == (moved.voided, 0)
 
@@ -231,7 +231,7 @@ async def test_a_500_does_not_stick_to_a_capture(shop: Shop) -> None:
     shop.fail_next(Fault.ERROR_BEFORE, "capture")
     with pytest.raises(GatewaySilent):
         await shop.stripe.capture(order)
-    assert (await shop.stripe.capture(order)).standing is Standing.CAPTURED
+    assert (await shop.stripe.capture(order)).state is ReportedState.CAPTURED
 
 
 async def test_calls_carry_our_ids(shop: Shop) -> None:
@@ -290,10 +290,10 @@ async def test_a_decline_is_reported_even_if_the_cancel_fails(shop: Shop) -> Non
     shop.fail_next(Fault.ERROR_BEFORE, "void")
     order = order_in(shop, Situation.NO_FUNDS)
     report = await shop.stripe.authorise(order)
-    assert (report.standing, report.code) == (Standing.DECLINED, "insufficient_funds")
+    assert (report.state, report.code) == (ReportedState.DECLINED, "insufficient_funds")
     assert [intent.status for intent in shop.intents(order)] == [IntentStatus.REQUIRES_PAYMENT_METHOD]
     status = await shop.stripe.status(order)
-    assert (status.standing, status.code) == (Standing.DECLINED, "insufficient_funds")
+    assert (status.state, status.code) == (ReportedState.DECLINED, "insufficient_funds")
     assert [intent.status for intent in shop.intents(order)] == [IntentStatus.CANCELED]
 
 
@@ -302,25 +302,25 @@ async def test_an_intent_whose_action_failed_is_cancelled_by_the_status(shop: Sh
     order = await authorised(shop, Situation.ACTION)
     assert order.gateway_id
     await shop.act(order.gateway_id, succeed=False)
-    assert (await shop.stripe.status(order)).standing is Standing.DECLINED
+    assert (await shop.stripe.status(order)).state is ReportedState.DECLINED
     assert [intent.status for intent in shop.intents(order)] == [IntentStatus.CANCELED]
 
 
 async def test_money_that_arrives_after_a_decline_is_reported(shop: Shop) -> None:
-    """The status reports the current standing, whatever was reported before."""
+    """The status reports the current state, whatever was reported before."""
     shop.fail_next(Fault.LATE_SUCCESS, "authorise")
     order = await authorised(shop)
-    assert (await shop.stripe.status(order)).standing is Standing.DECLINED
+    assert (await shop.stripe.status(order)).state is ReportedState.DECLINED
     shop.do(lambda sandbox: sandbox.bank.land())
-    assert (await shop.stripe.status(order)).standing is Standing.AUTHORISED
-    assert (await shop.stripe.void(order)).standing is Standing.VOIDED
+    assert (await shop.stripe.status(order)).state is ReportedState.AUTHORISED
+    assert (await shop.stripe.void(order)).state is ReportedState.VOIDED
 
 
 async def test_a_void_before_the_create_arrives_prevents_it(shop: Shop) -> None:
     """The create may still be under way: the void uses its key up, so the create has no effect."""
     order = order_in(shop, automatic=True)
-    assert (await shop.stripe.void(order)).standing is Standing.VOIDED
-    assert (await shop.stripe.authorise(order)).standing is Standing.VOIDED
+    assert (await shop.stripe.void(order)).state is ReportedState.VOIDED
+    assert (await shop.stripe.authorise(order)).state is ReportedState.VOIDED
     assert [call.outcome for call in shop.calls("authorise")] == ["answered", "idempotency_error"]
     assert await shop.moved(order.payment_id) == Totals()
 
@@ -335,7 +335,7 @@ async def test_control_without_the_used_key_the_create_takes_the_money(
 
     monkeypatch.setattr(shop.stripe, "_use_up_key", keep_the_key)
     order = order_in(shop, automatic=True)
-    assert (await shop.stripe.void(order)).standing is Standing.ABSENT
+    assert (await shop.stripe.void(order)).state is ReportedState.ABSENT
     await shop.stripe.authorise(order)
     assert (await shop.moved(order.payment_id)).captured == PRICE
 
@@ -345,7 +345,7 @@ async def test_an_order_with_other_parameters_is_the_same_payment(shop: Shop) ->
     order = await authorised(shop)
     reworded = msgspec.structs.replace(without_gateway_id(order), return_url="https://shop.example/elsewhere")
     report = await shop.stripe.authorise(reworded)
-    assert (report.standing, report.gateway_id) == (Standing.AUTHORISED, order.gateway_id)
+    assert (report.state, report.gateway_id) == (ReportedState.AUTHORISED, order.gateway_id)
     with pytest.raises(GatewayRefused) as refused:
         await shop.stripe.authorise(msgspec.structs.replace(reworded, currency="USD"))
     assert refused.value.code == "idempotency_error"
@@ -357,7 +357,7 @@ async def test_a_payment_is_found_behind_many_others(shop: Shop) -> None:
     order = await authorised(shop)
     add_payments(shop, 150)
     report = await shop.stripe.status(without_gateway_id(order))
-    assert (report.standing, report.gateway_id) == (Standing.AUTHORISED, order.gateway_id)
+    assert (report.state, report.gateway_id) == (ReportedState.AUTHORISED, order.gateway_id)
 
 
 async def test_a_search_that_stops_early_does_not_report_absent(shop: Shop) -> None:
@@ -365,7 +365,7 @@ async def test_a_search_that_stops_early_does_not_report_absent(shop: Shop) -> N
     add_payments(shop, 150)
     with pytest.raises(GatewaySilent):
         await shop.open(pages_max=1).status(order_in(shop))
-    assert (await shop.stripe.status(order_in(shop))).standing is Standing.ABSENT
+    assert (await shop.stripe.status(order_in(shop))).state is ReportedState.ABSENT
 
 
 @pytest.mark.parametrize("seconds", [0, PAYING_SECONDS_MAX])
@@ -377,7 +377,7 @@ async def test_a_payment_is_searched_only_within_the_hour_of_its_create(shop: Sh
     shop.clock.advance(2 * PAYING_SECONDS_MAX)
     add_payments(shop, 150)
     report = await shop.open(pages_max=1).status(order)
-    assert (report.standing, report.gateway_id) == (Standing.AUTHORISED, known.gateway_id)
+    assert (report.state, report.gateway_id) == (ReportedState.AUTHORISED, known.gateway_id)
 
 
 async def test_control_the_payments_of_a_whole_day_exceed_the_search(

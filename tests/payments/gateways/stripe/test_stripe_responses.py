@@ -20,14 +20,14 @@ from tests.payments.gateways.conformance.harness import order_in, refund_of
 
 from earmark.clock import MovableClock
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.payment import Standing
+from earmark.domain.payment import ReportedState
 from earmark.engine.ports.gateway import (
     CallbackRefused,
     GatewayDenied,
     GatewayInvalid,
     GatewayRefused,
     GatewaySilent,
-    RefundStanding,
+    ReportedRefundState,
 )
 from earmark.errors import SetupError
 from earmark.payments.gateways.stripe import translation
@@ -215,7 +215,11 @@ async def test_a_decline_without_a_payment_is_a_decline(gateway: StripeGateway, 
     """Stripe declines some cards before it makes an intent."""
     answer(gateway, 402, problem("card_error", "incorrect_cvc", "The code is wrong."))
     report = await gateway.authorise(msgspec.structs.replace(order, gateway_id=None))
-    assert (report.standing, report.code, report.message) == (Standing.DECLINED, "incorrect_cvc", "The code is wrong.")
+    assert (report.state, report.code, report.message) == (
+        ReportedState.DECLINED,
+        "incorrect_cvc",
+        "The code is wrong.",
+    )
 
 
 async def test_a_capture_that_may_still_succeed_is_not_declined(gateway: StripeGateway, order: Order) -> None:
@@ -227,7 +231,7 @@ async def test_a_capture_that_may_still_succeed_is_not_declined(gateway: StripeG
         await gateway.capture(order)
     answer(gateway, *no, (200, {**content, "status": "canceled", "last_payment_error": {"code": "expired_card"}}))
     report = await gateway.capture(order)
-    assert (report.standing, report.code) == (Standing.DECLINED, "expired_card")
+    assert (report.state, report.code) == (ReportedState.DECLINED, "expired_card")
 
 
 async def test_a_refund_that_exists_by_now_is_done(gateway: StripeGateway, order: Order) -> None:
@@ -236,35 +240,35 @@ async def test_a_refund_that_exists_by_now_is_done(gateway: StripeGateway, order
     made = {"id": "re_1", "status": "succeeded", "metadata": {"refund_id": str(back.refund_id)}}
     no = (400, problem("invalid_request_error", "charge_already_refunded"))
     answer(gateway, 200, {"data": [], "has_more": False}, no, (200, {"data": [made], "has_more": False}))
-    assert (await gateway.refund(back)).standing is RefundStanding.DONE
+    assert (await gateway.refund(back)).state is ReportedRefundState.DONE
     answer(gateway, 200, {"data": [], "has_more": False}, no, (200, {"data": [], "has_more": False}))
     report = await gateway.refund(back)
-    assert (report.standing, report.code) == (RefundStanding.REFUSED, "charge_already_refunded")
+    assert (report.state, report.code) == (ReportedRefundState.REFUSED, "charge_already_refunded")
 
 
 INTENT = translation.StripeIntent(id="pi_1", status="", amount=4500, currency="eur")
 FAILED = translation.StripePaymentError(code="card_declined", decline_code="insufficient_funds", message="Too little.")
 STATUSES = [
-    ("requires_payment_method", None, Standing.VOIDED),
-    ("requires_payment_method", FAILED, Standing.DECLINED),
-    ("requires_confirmation", None, Standing.VOIDED),
-    ("requires_action", None, Standing.REQUIRES_ACTION),
-    ("processing", None, Standing.PROCESSING),
-    ("requires_capture", None, Standing.AUTHORISED),
-    ("canceled", None, Standing.VOIDED),
-    ("canceled", FAILED, Standing.DECLINED),
-    ("succeeded", None, Standing.CAPTURED),
-    ("something_new", None, Standing.PROCESSING),
+    ("requires_payment_method", None, ReportedState.VOIDED),
+    ("requires_payment_method", FAILED, ReportedState.DECLINED),
+    ("requires_confirmation", None, ReportedState.VOIDED),
+    ("requires_action", None, ReportedState.REQUIRES_ACTION),
+    ("processing", None, ReportedState.PROCESSING),
+    ("requires_capture", None, ReportedState.AUTHORISED),
+    ("canceled", None, ReportedState.VOIDED),
+    ("canceled", FAILED, ReportedState.DECLINED),
+    ("succeeded", None, ReportedState.CAPTURED),
+    ("something_new", None, ReportedState.PROCESSING),
 ]
 
 
-@pytest.mark.parametrize("status, trouble, standing", STATUSES)
-def test_every_status_has_a_standing(
-    status: str, trouble: translation.StripePaymentError | None, standing: Standing
+@pytest.mark.parametrize("status, trouble, state", STATUSES)
+def test_every_status_has_a_state(
+    status: str, trouble: translation.StripePaymentError | None, state: ReportedState
 ) -> None:
     """A failed attempt adds its code."""
     report = translation.report_of(msgspec.structs.replace(INTENT, status=status, last_payment_error=trouble))
-    assert (report.standing, report.gateway_id) == (standing, "pi_1")
+    assert (report.state, report.gateway_id) == (state, "pi_1")
     assert report.code == ("insufficient_funds" if trouble else None)
 
 
@@ -272,7 +276,7 @@ def test_a_cancelled_payment_is_declined_by_its_failed_charge() -> None:
     """Stripe may clear the error of a changed intent; its charge keeps it."""
     charge = translation.StripeCharge(status="failed", failure_code="expired_card", failure_message="Too old.")
     report = translation.report_of(msgspec.structs.replace(INTENT, status="canceled", latest_charge=charge))
-    assert (report.standing, report.code, report.message) == (Standing.DECLINED, "expired_card", "Too old.")
+    assert (report.state, report.code, report.message) == (ReportedState.DECLINED, "expired_card", "Too old.")
 
 
 def test_a_cancelled_authorisation_is_not_counted_as_refunded() -> None:
@@ -297,21 +301,21 @@ def test_hidden_decline_codes_are_not_shown(decline: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "status, standing",
+    "status, state",
     [
-        ("succeeded", RefundStanding.DONE),
-        ("pending", RefundStanding.PROCESSING),
-        ("requires_action", RefundStanding.PROCESSING),
-        (None, RefundStanding.PROCESSING),
-        ("failed", RefundStanding.REFUSED),
-        ("canceled", RefundStanding.REFUSED),
+        ("succeeded", ReportedRefundState.DONE),
+        ("pending", ReportedRefundState.PROCESSING),
+        ("requires_action", ReportedRefundState.PROCESSING),
+        (None, ReportedRefundState.PROCESSING),
+        ("failed", ReportedRefundState.REFUSED),
+        ("canceled", ReportedRefundState.REFUSED),
     ],
 )
-def test_every_status_of_a_refund_has_a_standing(status: str | None, standing: RefundStanding) -> None:
+def test_every_status_of_a_refund_has_a_state(status: str | None, state: ReportedRefundState) -> None:
     """A refused refund has a code."""
     report = translation.refund_report_of(translation.StripeRefund(id="re_1", status=status))
-    assert report.standing is standing
-    assert bool(report.code) is (standing is RefundStanding.REFUSED)
+    assert report.state is state
+    assert bool(report.code) is (state is ReportedRefundState.REFUSED)
 
 
 def event(**changes: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.mask_and_reference_payment_method import BALANCE, NO_ACCOUNT, account_of, refer
-from earmark.domain.payment import Standing
+from earmark.domain.payment import ReportedState
 from earmark.domain.prepaid_account import VOIDED, Draw, EntryKind
 from earmark.engine.ports.gateway import (
     CallbackRefused,
@@ -25,8 +25,8 @@ from earmark.engine.ports.gateway import (
     Record,
     RefundRecord,
     RefundReport,
-    RefundStanding,
     Report,
+    ReportedRefundState,
 )
 from earmark.engine.prepaid_accounts import LIST_MAX
 from earmark.errors import Outage, RefundRefused, Refusal
@@ -46,7 +46,7 @@ MESSAGES = {
     DECLINED: "This code cannot pay for this. Check it, or pay in another way.",
     VOIDED: "The payment was voided before it was authorised.",
 }
-ABSENT = Report(standing=Standing.ABSENT)
+ABSENT = Report(state=ReportedState.ABSENT)
 
 
 class BalanceGateway:
@@ -68,7 +68,7 @@ class BalanceGateway:
         """Set the amount aside or, with automatic capture, take it. A decline is final for this payment id."""
         with _translated():
             drawn = await self._accounts.draw(await self._draw(order))
-        if _standing(drawn) is Standing.DECLINED:
+        if _state(drawn) is ReportedState.DECLINED:
             account = "no account" if drawn.account_id == NO_ACCOUNT else f"account {drawn.account_id}"
             _log.info("payment %s is declined: %s, %s", drawn.payment_id, drawn.code, account)
         return _report(drawn)
@@ -92,13 +92,13 @@ class BalanceGateway:
                 made = await self._accounts.give_back(draw, refund.amount, refund_id=refund.refund_id)
         except RefundRefused as refused:
             left = f"Only {refused.available} is left to refund, not {refused.asked}."
-            return RefundReport(standing=RefundStanding.REFUSED, code=refused.code, message=left)
+            return RefundReport(state=ReportedRefundState.REFUSED, code=refused.code, message=left)
         if made is None:
             raise GatewayRefused("payment_unknown", "There is no such payment.")
-        return RefundReport(standing=RefundStanding.DONE, gateway_id=made.id)
+        return RefundReport(state=ReportedRefundState.DONE, gateway_id=made.id)
 
     async def status(self, order: Order) -> Report:
-        """The current standing of a payment of this mode."""
+        """The current state of a payment of this mode."""
         with _translated():
             known = await self._accounts.find(order.payment_id)
         return _report(known) if known and known.mode == self.mode else ABSENT
@@ -109,7 +109,7 @@ class BalanceGateway:
             made = await self._accounts.find_entry(EntryKind.GIVEN_BACK, str(refund.refund_id))
         if made is None or made.payment_id != refund.payment.payment_id:
             return None
-        return RefundReport(standing=RefundStanding.DONE, gateway_id=made.id)
+        return RefundReport(state=ReportedRefundState.DONE, gateway_id=made.id)
 
     async def list_refunds(self, order: Order) -> list[RefundRecord]:  # noqa: ARG002 (part of the port)
         """Always empty: no other program makes refunds of these accounts."""
@@ -169,18 +169,18 @@ def _translated() -> Iterator[None]:
         raise GatewayRefused(refusal.code, str(refusal)) from refusal
 
 
-def _standing(draw: Draw) -> Standing:
+def _state(draw: Draw) -> ReportedState:
     if draw.code is not None:
-        return Standing.VOIDED if draw.code == VOIDED else Standing.DECLINED
+        return ReportedState.VOIDED if draw.code == VOIDED else ReportedState.DECLINED
     if draw.let_go:
-        return Standing.VOIDED
-    return Standing.CAPTURED if draw.taken else Standing.AUTHORISED
+        return ReportedState.VOIDED
+    return ReportedState.CAPTURED if draw.taken else ReportedState.AUTHORISED
 
 
 def _report(draw: Draw) -> Report:
-    code = DECLINED if _standing(draw) is Standing.DECLINED else draw.code
+    code = DECLINED if _state(draw) is ReportedState.DECLINED else draw.code
     return Report(
-        standing=_standing(draw),
+        state=_state(draw),
         gateway_id=str(draw.payment_id),
         captured=draw.taken,
         refunded=draw.given_back,
@@ -193,7 +193,7 @@ def _record(draw: Draw) -> Record:
     return Record(
         payment_id=draw.payment_id,
         gateway_id=str(draw.payment_id),
-        standing=_standing(draw),
+        state=_state(draw),
         currency=draw.currency,
         captured=draw.taken,
         refunded=draw.given_back,

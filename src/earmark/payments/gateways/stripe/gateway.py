@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import stripe
 
 from earmark.clock import SystemClock
-from earmark.domain.payment import PAYING_SECONDS_MAX, Standing
+from earmark.domain.payment import PAYING_SECONDS_MAX, ReportedState
 from earmark.engine.ports.gateway import (
     CallbackRefused,
     GatewayDenied,
@@ -23,8 +23,8 @@ from earmark.engine.ports.gateway import (
     GatewayRefused,
     GatewaySilent,
     RefundReport,
-    RefundStanding,
     Report,
+    ReportedRefundState,
 )
 from earmark.errors import SetupError
 from earmark.payments.gateways.stripe import translation
@@ -110,7 +110,7 @@ class StripeGateway:
             if not refusal.declined:
                 raise _error_for(refusal) from None
             if refusal.intent is None:
-                return Report(standing=Standing.DECLINED, code=refusal.code, message=str(refusal))
+                return Report(state=ReportedState.DECLINED, code=refusal.code, message=str(refusal))
             return await self._closed(refusal.intent)
         except GatewayRefused as refused:
             # The key was used with other parameters: by an older release, or by a void that found no intent.
@@ -124,7 +124,7 @@ class StripeGateway:
         """Capture the whole authorised amount."""
         intent_id = await self._id_of(order)
         if intent_id is None:
-            return Report(standing=Standing.ABSENT)
+            return Report(state=ReportedState.ABSENT)
         try:
             return translation.report_of(await self._calls.capture(intent_id))
         except StripeRefusal as refusal:
@@ -140,7 +140,7 @@ class StripeGateway:
         """Cancel the intent. If there is none, use its key up, so that a create still under way has no effect."""
         intent_id = await self._id_of(order) or await self._use_up_key(order)
         if intent_id is None:
-            return Report(standing=Standing.ABSENT)
+            return Report(state=ReportedState.ABSENT)
         try:
             return translation.report_of(await self._calls.cancel(intent_id))
         except StripeRefusal:
@@ -161,16 +161,16 @@ class StripeGateway:
             made = await self._calls.refund(_refund_params(refund, intent_id), key=str(refund.refund_id))
         except StripeRefusal as refusal:
             known = await self.refund_status(refund)
-            return known or RefundReport(standing=RefundStanding.REFUSED, code=refusal.code, message=str(refusal))
+            return known or RefundReport(state=ReportedRefundState.REFUSED, code=refusal.code, message=str(refusal))
         return translation.refund_report_of(made)
 
     async def status(self, order: Order) -> Report:
-        """The current standing of a payment. A declined intent that is still open is cancelled first."""
+        """The current state of a payment. A declined intent that is still open is cancelled first."""
         found = await (self._calls.retrieve(order.gateway_id) if order.gateway_id else self._find(order))
-        return await self._closed(found) if found else Report(standing=Standing.ABSENT)
+        return await self._closed(found) if found else Report(state=ReportedState.ABSENT)
 
     async def refund_status(self, refund: RefundOrder) -> RefundReport | None:
-        """The current standing of a refund, by Stripe's id, or by ours among the refunds of its payment."""
+        """The current state of a refund, by Stripe's id, or by ours among the refunds of its payment."""
         if refund.gateway_id is not None:
             return translation.refund_report_of(await self._calls.retrieve_refund(refund.gateway_id))
         async for one in self._refunds_of(refund.payment):
@@ -271,7 +271,7 @@ class StripeGateway:
             # The status has changed meanwhile.
             return translation.report_of(await self._calls.retrieve(intent.id))
         except GatewaySilent:
-            if report.standing is not Standing.DECLINED:
+            if report.state is not ReportedState.DECLINED:
                 raise
         return report
 

@@ -22,7 +22,7 @@ import msgspec
 
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import EXPONENTS
-from earmark.domain.payment import Standing
+from earmark.domain.payment import ReportedState
 from earmark.engine.ports.gateway import (
     Callback,
     CallbackRefused,
@@ -32,7 +32,7 @@ from earmark.engine.ports.gateway import (
     RefundReport,
     Report,
 )
-from earmark.engine.ports.gateway import RefundStanding as Refunding
+from earmark.engine.ports.gateway import ReportedRefundState as Refunding
 
 PAYMENT_ID = "payment_id"
 BOOKING_ID = "booking_id"
@@ -159,20 +159,20 @@ def report_of(intent: StripeIntent) -> Report:
     error = intent.payment_error
     match intent.status:
         case "requires_capture":
-            return Report(standing=Standing.AUTHORISED, gateway_id=intent.id)
+            return Report(state=ReportedState.AUTHORISED, gateway_id=intent.id)
         case "succeeded":
             captured, refunded = _taken(intent)
-            return Report(standing=Standing.CAPTURED, gateway_id=intent.id, captured=captured, refunded=refunded)
+            return Report(state=ReportedState.CAPTURED, gateway_id=intent.id, captured=captured, refunded=refunded)
         case "requires_action":
-            return Report(standing=Standing.REQUIRES_ACTION, gateway_id=intent.id, action=_action(intent))
+            return Report(state=ReportedState.REQUIRES_ACTION, gateway_id=intent.id, action=_action(intent))
         case "requires_payment_method" | "requires_confirmation" | "canceled" if error is not None:
             why, sentence = error.most_specific_code, error.message
-            return Report(standing=Standing.DECLINED, gateway_id=intent.id, code=why, message=sentence)
+            return Report(state=ReportedState.DECLINED, gateway_id=intent.id, code=why, message=sentence)
         case "requires_payment_method" | "requires_confirmation" | "canceled":
-            return Report(standing=Standing.VOIDED, gateway_id=intent.id, code=intent.cancellation_reason)
+            return Report(state=ReportedState.VOIDED, gateway_id=intent.id, code=intent.cancellation_reason)
         case _:
             # "processing", and statuses that Stripe may add later: the caller polls again.
-            return Report(standing=Standing.PROCESSING, gateway_id=intent.id)
+            return Report(state=ReportedState.PROCESSING, gateway_id=intent.id)
 
 
 def payment_id_of(intent: StripeIntent) -> UUID | None:
@@ -186,7 +186,7 @@ def record_of(intent: StripeIntent) -> Record:
     return Record(
         payment_id=payment_id_of(intent),
         gateway_id=intent.id,
-        standing=report_of(intent).standing,
+        state=report_of(intent).state,
         currency=intent.currency.upper(),
         captured=captured,
         refunded=refunded,
@@ -197,12 +197,12 @@ def refund_report_of(refund: StripeRefund) -> RefundReport:
     """The report on a refund."""
     match refund.status:
         case "succeeded":
-            return RefundReport(standing=Refunding.DONE, gateway_id=refund.id)
+            return RefundReport(state=Refunding.DONE, gateway_id=refund.id)
         case "failed" | "canceled":
             code = refund.failure_reason or f"refund_{refund.status}"
-            return RefundReport(standing=Refunding.REFUSED, gateway_id=refund.id, code=code)
+            return RefundReport(state=Refunding.REFUSED, gateway_id=refund.id, code=code)
         case _:
-            return RefundReport(standing=Refunding.PROCESSING, gateway_id=refund.id)
+            return RefundReport(state=Refunding.PROCESSING, gateway_id=refund.id)
 
 
 def refund_id_of(refund: StripeRefund) -> UUID | None:
@@ -216,7 +216,7 @@ def refund_record_of(refund: StripeRefund) -> RefundRecord:
         refund_id=refund_id_of(refund),
         gateway_id=refund.id,
         amount=from_stripe(refund.amount, refund.currency.upper()),
-        standing=refund_report_of(refund).standing,
+        state=refund_report_of(refund).state,
     )
 
 

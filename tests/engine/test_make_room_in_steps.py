@@ -10,7 +10,7 @@ import pytest
 
 from earmark.clock import MovableClock
 from earmark.domain.id_types import EventId, PoolId, PoolRef
-from earmark.engine.engine import RELIEF_LIMIT, Engine
+from earmark.engine.engine import MAKE_ROOM_HOLDS_MAX, Engine
 from earmark.engine.verbs.expire import Room, make_room
 from earmark.errors import PoolExhausted, RowBusy
 from earmark.library import Earmark
@@ -28,19 +28,19 @@ TTL_SECONDS = 60
 
 
 class LockedRows(MemoryStore):
-    """From some relief on, each meets a row that stays locked."""
+    """From some transaction that makes room on, each meets a row that stays locked."""
 
     def __init__(self, clock: MovableClock) -> None:
         super().__init__(clock=clock)
-        self.reliefs = 0
+        self.times_room_was_made = 0
         self.is_busy: Callable[[int], bool] = lambda _: False
-        """Told how many reliefs there were, this one included."""
+        """Gets how often room was made, this time included."""
 
     async def transact(self, work: Any, **options: Any) -> Any:
-        """Batches are optimistic, reliefs are not."""
+        """Batches are optimistic, making room is not."""
         if not options.get("optimistic"):
-            self.reliefs += 1
-            if self.is_busy(self.reliefs):
+            self.times_room_was_made += 1
+            if self.is_busy(self.times_room_was_made):
                 raise RowBusy(because="canceling statement due to lock timeout")
         return await super().transact(work, **options)
 
@@ -55,7 +55,7 @@ async def store() -> LockedRows:
     for number in range(HELD):
         await shop.hold("play", buyer=f"b{number}", pools={"GA": 1})
     clock.advance(TTL_SECONDS + 1)
-    store.reliefs = 0
+    store.times_room_was_made = 0
     return store
 
 
@@ -75,39 +75,43 @@ def granted(told: list[Any]) -> int:
 
 async def test_what_the_first_step_freed_is_granted_though_the_second_fails(store: LockedRows) -> None:
     """A step ends fifty holds; the rest is asked for again, and refused only because it fails from the start."""
-    store.is_busy = lambda relief: relief > 1
-    assert granted(await ask(store)) == RELIEF_LIMIT
+    store.is_busy = lambda times: times > 1
+    assert granted(await ask(store)) == MAKE_ROOM_HOLDS_MAX
 
 
-async def test_control_a_relief_that_forgets_its_first_step_refuses_all(
+async def test_control_making_room_that_forgets_its_first_step_refuses_all(
     store: LockedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it was: its error was the answer for all, though fifty units were free."""
 
-    async def relieve(engine: Engine, relief: PoolRef | TotalRef, *, units: int, lock_seconds: float) -> Room:
+    async def make_room_in(engine: Engine, full: PoolRef | TotalRef, *, units: int, lock_seconds: float) -> Room:
         ended = freed = 0
         while True:
-            work = partial(make_room, limit=RELIEF_LIMIT, ids=engine.ids, within=relief)
+            work = partial(make_room, limit=MAKE_ROOM_HOLDS_MAX, ids=engine.ids, within=full)
             room = await engine._transact(work, lock_seconds=lock_seconds)
             ended, freed = ended + room.ended, freed + room.units
-            if room.ended < RELIEF_LIMIT or freed >= units:
+            if room.ended < MAKE_ROOM_HOLDS_MAX or freed >= units:
                 return Room(ended=ended, units=freed, passed_over=room.passed_over)
 
-    monkeypatch.setattr(Engine, "relieve", relieve)
-    store.is_busy = lambda relief: relief == 2
+    monkeypatch.setattr(Engine, "make_room_in", make_room_in)
+    store.is_busy = lambda times: times == 2
     assert granted(await ask(store)) == 0
 
 
 async def test_a_locked_row_lets_fewer_holds_be_ended(store: LockedRows) -> None:
     """Among fifty holds one may need a row that stays locked: half as many are tried, down to one."""
-    store.is_busy = lambda relief: relief <= 2
-    room = await Engine(store, ids=Uuid7Ids()).relieve(GA, units=1)
-    assert (room.ended, room.units, store.reliefs) == (RELIEF_LIMIT // 4, RELIEF_LIMIT // 4, 3)
+    store.is_busy = lambda times: times <= 2
+    room = await Engine(store, ids=Uuid7Ids()).make_room_in(GA, units=1)
+    assert (room.ended, room.units, store.times_room_was_made) == (
+        MAKE_ROOM_HOLDS_MAX // 4,
+        MAKE_ROOM_HOLDS_MAX // 4,
+        3,
+    )
 
 
 async def test_a_row_that_one_hold_needs_is_raised(store: LockedRows) -> None:
     """Nothing was ended, and nothing smaller can be tried."""
     store.is_busy = lambda _: True
     with pytest.raises(RowBusy):
-        await Engine(store, ids=Uuid7Ids()).relieve(GA, units=1)
-    assert store.reliefs == RELIEF_LIMIT.bit_length()
+        await Engine(store, ids=Uuid7Ids()).make_room_in(GA, units=1)
+    assert store.times_room_was_made == MAKE_ROOM_HOLDS_MAX.bit_length()
