@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import requests
 import schemathesis
@@ -21,6 +21,9 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.failures import Failure, FailureGroup
 from schemathesis.core.parameters import ParameterLocation
 from schemathesis.core.result import Ok
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 RULES = ["2xx", "3xx", "400", "401", "402", "403", "404", "409", "410", "422", "429"]
 """What a request that fits its schema may be answered: there are rules that no schema can express."""
@@ -47,6 +50,10 @@ class Findings:
         found = f"{case.operation.label}: {type(failure).__name__}: {failure}"
         request = answer.request
         self.wrong.setdefault(found, f"{request.method} {request.url} {request.body!r} -> {answer.status_code}")
+
+
+Senders: TypeAlias = "Callable[[], Iterable[tuple[str, Findings]]]"
+"""For each case, the callers that send it, and where what is found is written."""
 
 
 class Reader(requests.Session):
@@ -84,8 +91,23 @@ class Fuzzer:
         self.schema = schemathesis.openapi.from_url(f"{url}/openapi.json", config=config)
 
     def run(self, examples: int, *, only: str | None = None) -> Findings:
-        """So many cases for each operation and kind of data."""
+        """So many cases for each operation and kind of data, each of them from the next caller."""
         findings = Findings()
+        # In turn, and not drawn: the caller that is drawn first is drawn most.
+        callers = itertools.cycle(sorted(self.callers))
+        self._run(examples, lambda: [(next(callers), findings)], only=only)
+        return findings
+
+    def run_each(self, examples: int, *, only: str | None = None) -> dict[str, Findings]:
+        """So many cases for each operation and kind of data, each of them from every caller; by caller, what was found.
+
+        To make a case takes several times as long as to send it.
+        """
+        found = {caller: Findings() for caller in self.callers}
+        self._run(examples, found.items, only=only)
+        return found
+
+    def _run(self, examples: int, senders: Senders, *, only: str | None) -> None:
         with Reader() as session:
             results = list(self.schema.get_all_operations())
             operations = [result.ok() for result in results if isinstance(result, Ok)]
@@ -94,10 +116,9 @@ class Fuzzer:
             for operation in sorted(operations, key=lambda one: one.method == "delete"):
                 if only is None or operation.label == only:
                     for mode in GenerationMode:
-                        self._aim(operation, mode, findings, session, examples)
-        return findings
+                        self._aim(operation, mode, senders, session, examples)
 
-    def _aim(self, operation: Any, mode: GenerationMode, findings: Findings, session: Any, examples: int) -> None:
+    def _aim(self, operation: Any, mode: GenerationMode, senders: Senders, session: Any, examples: int) -> None:
         known = {
             name: st.sampled_from([None, *values]) for name, values in self.known.items() if name in operation.path
         }
@@ -115,26 +136,10 @@ class Fuzzer:
             anchors=st.fixed_dictionaries(known),
         )
         def send(case: Any, anchors: dict[str, str | None]) -> None:
-            # In turn, and not drawn: the caller that is drawn first is drawn most.
-            caller = sorted(self.callers)[findings.sent % len(self.callers)]
             if _fits(case, ParameterLocation.PATH):
                 case.path_parameters.update({name: value for name, value in anchors.items() if value is not None})
-            # To a server that trusts its proxy each address is new: the limit on wrong keys is not under test here.
-            address = {"X-Forwarded-For": next(self._addresses)}
-            headers = self.callers[caller] | address
-            answer = case.call(base_url=self._url, session=session, headers=headers, timeout=ANSWER_SECONDS_MAX)
-            session.cookies.clear()
-            findings.cases[f"{caller} {mode.value}"] += 1
-            findings.statuses[answer.status_code] += 1
-            try:
-                case.validate_response(
-                    answer, checks=self._checks, headers=headers, transport_kwargs={"headers": address}
-                )
-            except FailureGroup as group:
-                for failure in group.exceptions:
-                    findings.note(case, answer, failure)
-            except Failure as failure:
-                findings.note(case, answer, failure)
+            for caller, findings in senders():
+                self._send(case, caller, f"{caller} {mode.value}", findings, session)
 
         try:
             send()
@@ -142,6 +147,23 @@ class Fuzzer:
             # A call without parameters and body has nothing that could be wrong.
             assert not operation.body
             assert not list(operation.iter_parameters())
+
+    def _send(self, case: Any, caller: str, kind: str, findings: Findings, session: Any) -> None:
+        """One request, and every check of its answer."""
+        # To a server that trusts its proxy each address is new: the limit on wrong keys is not under test here.
+        address = {"X-Forwarded-For": next(self._addresses)}
+        headers = self.callers[caller] | address
+        answer = case.call(base_url=self._url, session=session, headers=headers, timeout=ANSWER_SECONDS_MAX)
+        session.cookies.clear()
+        findings.cases[kind] += 1
+        findings.statuses[answer.status_code] += 1
+        try:
+            case.validate_response(answer, checks=self._checks, headers=headers, transport_kwargs={"headers": address})
+        except FailureGroup as group:
+            for failure in group.exceptions:
+                findings.note(case, answer, failure)
+        except Failure as failure:
+            findings.note(case, answer, failure)
 
 
 def _fits(case: Any, location: ParameterLocation) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from earmark.api.open_services_for_handlers import Services
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
-EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (5, 200)
+EXAMPLES, SENT_MIN = (120, 5000) if PROOF else (3, 200)
 SHOP = {"Authorization": f"Bearer {KEY}"}
 
 pytestmark = [

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from tests.api.conftest import KEY, house_over
-from tests.api.fuzz import Findings, Fuzzer
 from tests.api.real import running
 from tests.api.test_fuzz import fuzzer_of_a_shop, summary
 
@@ -25,7 +24,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.store.sqlite.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from tests.api.fuzz import Findings, Fuzzer
 
     from earmark.api.open_services_for_handlers import Services
 
@@ -61,12 +60,6 @@ async def services() -> Services:
     return msgspec.structs.replace(house_over(store, clock), authenticator=authenticator, limits=limits)
 
 
-@pytest.fixture(scope="module")
-def shop() -> Iterator[tuple[str, Fuzzer]]:
-    with running(services) as url:
-        yield url, fuzzer_of_a_shop(url)
-
-
 def callers(fuzzer: Fuzzer) -> dict[str, dict[str, str]]:
     """By name, what each shows."""
     keys = {"a manage key": MANAGES, "a sell key": SELLS}
@@ -74,13 +67,26 @@ def callers(fuzzer: Fuzzer) -> dict[str, dict[str, str]]:
     return shown | {"a guest": fuzzer.callers["a buyer"]}
 
 
+def fuzzer_of_credentials(url: str, *names: str) -> Fuzzer:
+    """Of a shop with these callers."""
+    fuzzer = fuzzer_of_a_shop(url)
+    fuzzer.callers = {name: shown for name, shown in callers(fuzzer).items() if name in names}
+    return fuzzer
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Findings]:
+    """By caller; each of them sends the same requests."""
+    with running(services) as url:
+        return fuzzer_of_credentials(url, *REACHED).run_each(EXAMPLES)
+
+
 @pytest.mark.parametrize("caller", REACHED)
 def test_no_request_breaks_the_contract(
-    shop: tuple[str, Fuzzer], caller: str, capsys: pytest.CaptureFixture[str]
+    found: dict[str, Findings], caller: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Data that fits and data that does not, at every operation."""
-    url, fuzzer = shop
-    findings = Fuzzer(url, callers={caller: callers(fuzzer)[caller]}, known=fuzzer.known).run(EXAMPLES)
+    findings = found[caller]
     with capsys.disabled():
         print(f"\n[fuzz] {caller}: {findings.sent} cases, answered {dict(sorted(findings.statuses.items()))}")  # noqa: T201
     check(findings, caller)
@@ -102,12 +108,8 @@ def test_what_only_a_seller_triggers_is_found(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(MemoryStore, "read_history", broken)
     with running(services) as url:
-        known = fuzzer_of_a_shop(url)
         at = "GET /v1/bookings/{booking_id}/history"
-        found = {
-            name: Fuzzer(url, callers={name: callers(known)[name]}, known=known.known).run(20, only=at)
-            for name in ("a manage key", "a sell key")
-        }
+        found = fuzzer_of_credentials(url, "a manage key", "a sell key").run_each(20, only=at)
     assert found["a sell key"].statuses[500] >= 1, summary(found["a sell key"])
     assert any("ServerError" in what for what in found["a sell key"].wrong)
     assert found["a manage key"].statuses[500] == 0

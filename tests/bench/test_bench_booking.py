@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import html.parser
 import itertools
 import json
@@ -277,6 +278,12 @@ def _instead_of_ours(monkeypatch: pytest.MonkeyPatch, strategy: type[Liar]) -> N
     monkeypatch.setitem(STRATEGIES, "earmark", about)
 
 
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command make as few sales before the first measurement as the other tests."""
+    monkeypatch.setattr(run, "LIMIT_SECONDS", 0.01)
+    monkeypatch.setattr(measurement_plan, "BookingPlan", functools.partial(BookingPlan, sizes=SMALL))
+
+
 @pytest.mark.parametrize("workload", ["uniform", "sku"])
 async def test_a_booking_that_is_not_there_is_lost(
     monkeypatch: pytest.MonkeyPatch, database: BenchDatabase, workload: str
@@ -295,6 +302,7 @@ def test_a_run_that_lost_a_booking_exits_with_1(
 ) -> None:
     """Whatever its speed; and it reports what was lost."""
     _instead_of_ours(monkeypatch, Liar)
+    _small(monkeypatch)
     options = ("--workload", "sku", "--rounds", "1", "--seconds", "0.05", "--clients", "2")
     code, out, err = earmark("bench", "booking", "--database", postgres_server.url(), *options)
     assert code == 1
@@ -366,9 +374,13 @@ def test_what_no_ratio_needs_is_measured_once() -> None:
 
 
 def test_a_redis_in_use_is_not_broken(
-    earmark: Callable[..., tuple[int, str, str]], postgres_server: Postgres, redis_url: str
+    earmark: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    postgres_server: Postgres,
+    redis_url: str,
 ) -> None:
     """A named Redis belongs to the operator: the workload is left out, and the run gives the reason."""
+    _small(monkeypatch)
     options = ("--workload", "outage", "--rounds", "1", "--seconds", "0.05", "--clients", "2")
     servers = ("--database", postgres_server.url(), "--redis", redis_url)
     code, out, _ = earmark("bench", "booking", *servers, *options)
@@ -447,7 +459,7 @@ async def test_pgbench_writes_the_rows_that_its_rivals_write(
     monkeypatch: pytest.MonkeyPatch, database: BenchDatabase, postgres_server: Postgres
 ) -> None:
     """A contender that wrote less would be faster for the wrong reason."""
-    monkeypatch.setattr(pgbench, "CLIENTS", (2,))
+    monkeypatch.setattr(pgbench, "CLIENTS", (1,))
     monkeypatch.setattr(pgbench, "WARM_SECONDS", 0)
     rival = pgbench.Pgbench(
         postgres_server.binaries / "pgbench", database, database_cpu=DatabaseCpu(None), seats_each=3

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from earmark.testservers import Postgres
 
 TINY = HttpPlan(
+    workers=1,
     rounds=1,
-    seconds=0.3,
+    seconds=0.1,
     connections=8,
     overload_connections=60,
     requests_per_second_max={OURS: 3000, PEER: 2000, EMPTY: 20_000},

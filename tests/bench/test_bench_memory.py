@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
-HOLDS = 1_000_000 if PROOF else 2_000
+HOLDS = 1_000_000 if PROOF else 1_000
 CLIENTS = 200 if PROOF else 50
-FEW = 2_000
+FEW = 1_000
 
 ODD = """
 import itertools
@@ -38,7 +38,7 @@ async def odd(self, ask):
 Engine.hold = odd
 main()
 """
-KEEPER = ODD.format(does="kept.append(bytearray(50_000)); return await hold(self, ask)")
+KEEPER = ODD.format(does="kept.append(bytearray(100_000)); return await hold(self, ask)")
 PARENT = f"""
 import signal, subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", {KEEPER!r}, *sys.argv[1:]])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import builtins
 import io
 import json
@@ -7,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +18,18 @@ import pytest
 from rich.console import Console
 from tests import skip_summary
 
-from earmark.bench.booking.race import results, show_progress_and_results
+from earmark.bench.booking.race import postgres_and_redis_servers, results, show_progress_and_results
 from earmark.bench.booking.race import run as races
-from earmark.bench.booking.race.postgres_and_redis_servers import RaceServers
+from earmark.bench.booking.race.postgres_and_redis_servers import RaceDatabases, RaceServers
 from earmark.bench.booking.race.results import RaceFigures, RaceResult
 from earmark.bench.booking.strategies import LEASES, STRATEGIES, naive
 from earmark.bench.booking.strategies.shared_hold_and_confirm import StrategyDatabase
 from earmark.store.postgres.migrate import split_url
 from earmark.testservers import ServerUnavailable, start_valkey
+from earmark.wiring import open_and_maintain_databases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from earmark.testservers import Postgres
 
@@ -37,13 +40,32 @@ SEVERAL = 3
 
 
 @pytest.fixture(scope="module")
-def where(postgres_server: Postgres) -> Iterator[RaceServers]:
+def pair(postgres_server: Postgres, postgres_template: str) -> Iterator[RaceDatabases]:
+    """The two databases of every race in this process: each race has events of its own."""
+    bare, guarded = f"earmark_bare_race_{os.getpid()}", f"earmark_guarded_race_{os.getpid()}"
+    postgres_server.create_database(bare)
+    asyncio.run(open_and_maintain_databases.migrate(postgres_server.url(bare), without=("guards",)))
+    postgres_server.create_database(guarded, template=postgres_template)
+    yield RaceDatabases(bare=postgres_server.url(bare), guarded=postgres_server.url(guarded))
+    for name in (bare, guarded):
+        postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def where(postgres_server: Postgres, pair: RaceDatabases) -> Iterator[RaceServers]:
     """One PostgreSQL, and several Redis."""
+
+    @asynccontextmanager
+    async def shared(_url: str) -> AsyncIterator[RaceDatabases]:
+        yield pair
+
     try:
         servers = [start_valkey() for _ in range(SEVERAL)]
     except ServerUnavailable as reason:
         skip_summary.missing("NOT TESTED ON A REAL SERVER", reason)
-    yield RaceServers(database=postgres_server.url(), redis=tuple(server.url for server in servers))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres_and_redis_servers, "race_databases", shared)
+        yield RaceServers(database=postgres_server.url(), redis=tuple(server.url for server in servers))
     for server in servers:
         server.close()
 

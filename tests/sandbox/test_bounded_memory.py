@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from earmark.clock import MovableClock
     from earmark.engine.ports.gateway import Order
 
-MAX = 50
+MAX = 20
 LOG_MAX = 20
 
 
