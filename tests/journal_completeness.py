@@ -7,7 +7,7 @@ and its new value, the first of them the old and the last the new. `UNTOLD` name
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from earmark.store.sqlite.transaction_queries import SqliteTransaction
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pytest
 
@@ -66,9 +66,10 @@ class JournalComparison:
 
     def _compare(self, before: Any, after: Any, entries: Sequence[Entry]) -> None:
         self.moves |= {(entry.verb, entry.after) for entry in entries}
+        told_of = _by_booking([_Told(entry, changes_of(entry) or {}) for entry in entries])
         for row, name, old, new in _differences(before, after):
             self.columns.add(f"{row[0]}.{name}")
-            told = [change for entry in entries if (change := _recorded(entry, row, name))]
+            told = [change for one in told_of(row, name) if (change := _recorded(one, row, name))]
             if told == [_BY_A_PERSON]:
                 continue
             if not told or not _same(told[0].before, old) or not _same(told[-1].after, new):
@@ -121,9 +122,33 @@ def _of_offer(kind: str, old: Any, new: Any) -> Iterator[tuple[tuple[str, Any], 
             yield (kind, new), name, getattr(old, name), getattr(new, name)
 
 
-def _recorded(entry: Entry, row: tuple[str, Any], name: str) -> Change | None:
+class _Told(NamedTuple):
+    """An entry, and the values before and after that it has."""
+
+    entry: Entry
+    changes: Mapping[str, Change]
+
+
+def _by_booking(told: Sequence[_Told]) -> Callable[[tuple[str, Any], str], Sequence[_Told]]:
+    """Finds the entries that may tell of a column: those of its booking, or of none where the row has none."""
+    found: dict[Any, list[_Told]] = {}
+    for one in told:
+        found.setdefault(one.entry.booking_id, []).append(one)
+
+    def of(row: tuple[str, Any], name: str) -> Sequence[_Told]:
+        kind, value = row
+        if (kind, name) == ("payment", "message"):
+            return told  # an operator's note is a reason, whatever the entry is about
+        if kind in {"event", *OFFER}:
+            return found.get(None, ())
+        return found.get(value.id if kind == "booking" else value.booking_id, ())
+
+    return of
+
+
+def _recorded(told: _Told, row: tuple[str, Any], name: str) -> Change | None:
     kind, value = row
-    changes = changes_of(entry) or {}
+    entry, changes = told.entry, told.changes
     if (kind, name) == ("payment", "message") and entry.reason == value.message:
         return _BY_A_PERSON
     if kind in {"event", *OFFER}:

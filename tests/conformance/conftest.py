@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.conftest import STORES
+from tests.conftest import STORES, STORES_SAMPLED, store_of
 from tests.journal_completeness import JournalComparison
 
 from earmark.domain.bookable_event import Event
@@ -38,6 +38,7 @@ from earmark.engine.ports.store import BookingFilter
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
+    from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.domain.journal_entry import Entry
     from earmark.engine.commands_and_results import Result
@@ -47,7 +48,10 @@ PROOF = bool(os.environ.get("EARMARK_PROOF"))
 POOLED = [*STORES, "pooled"]
 BEHIND_A_POOLER_TOO = pytest.mark.parametrize("store", POOLED, indirect=True)
 """For files that are asked of PostgreSQL behind PgBouncer as well."""
-BEHIND_A_POOLER_IN_A_PROOF = pytest.mark.parametrize("store", POOLED if PROOF else STORES, indirect=True)
+BEHIND_A_POOLER_IN_A_PROOF = pytest.mark.parametrize("store", POOLED if PROOF else STORES_SAMPLED, indirect=True)
+"""For files that ask neither it nor the file of SQLite outside a proof."""
+OF_EACH_DATABASE = pytest.mark.parametrize("store", POOLED if PROOF else STORES, indirect=True)
+"""For a file that asks the file of SQLite always: the store in memory runs the same statements, in one thread."""
 SHOP = Actor(name="shop", mode=Mode.LIVE)
 SEATS = ("A1", "A2", "A3", "A4")
 
@@ -288,6 +292,12 @@ def the_journal_is_whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[JournalCom
     watch.install(monkeypatch)
     yield watch
     assert watch.untold == []
+
+
+@pytest.fixture(params=STORES_SAMPLED)
+def store(request: pytest.FixtureRequest, clock: MovableClock) -> Store:
+    """Each of the stores in turn; outside a proof, the file of SQLite is asked by files that name it."""
+    return store_of(request, clock=clock)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import pytest
 
 from earmark.clock import MovableClock
 from earmark.store import postgres, sqlite
@@ -18,13 +19,13 @@ from earmark.store.postgres import PostgresStore
 from earmark.store.sqlite import SqliteStore
 from earmark.uuids import Uuid7Ids
 
-from .steps_support import Shop, World, furnish
+from .steps_support import Shop, SqlSession, World, furnish
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-    import pytest
+    from tests.conftest import KeptConnections
 
     from earmark.engine.ports.store import Store
     from earmark.testservers import Postgres
@@ -39,6 +40,9 @@ class Kind(NamedTuple):
     def __str__(self) -> str:
         return f"{self.product}-{'guarded' if self.guarded else 'bare'}"
 
+
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
+"""For tests that use a connection one after the other: a new one, with its caches, was most of the work of each."""
 
 GUARDED = [Kind("sqlite", guarded=True), Kind("postgres", guarded=True)]
 BARE = [Kind("sqlite", guarded=False), Kind("postgres", guarded=False)]
@@ -79,14 +83,16 @@ class Worlds:
         self._folder = folder
         self._made: dict[Kind, World] = {}
         self._copies = 0
-        self._own: set[str] = set()
 
     def of(self, kind: Kind) -> World:
         """A database that the test only reads."""
         if kind not in self._made:
             place: Any = self._folder / f"{kind}.db" if kind.product == "sqlite" else self._new(_name(kind))
             names = asyncio.run(_furnish(place, without=() if kind.guarded else ("guards",)))
-            self._made[kind] = World(place=place, names=names)
+            if kind.product == "postgres":
+                # At once: a database with connections is no template.
+                self._make_own(kind)
+            self._made[kind] = World(place=place, names=names, session=SqlSession(place))
         return self._made[kind]
 
     def copy(self, kind: Kind) -> Iterator[World]:
@@ -96,16 +102,23 @@ class Worlds:
         if kind.product == "sqlite":
             place: Any = self._folder / f"{kind}-{self._copies}.db"
             shutil.copy(original.place, place)
-            yield msgspec.structs.replace(original, place=place)
+            yield msgspec.structs.replace(original, place=place, session=None)
             return
-        name = f"{_name(kind)}_own"
-        if name not in self._own:
-            self._server.drop_database(name)
-            self._new(name, template=_name(kind))
-            self._server.psql(REMEMBER, database=name)
-            self._own.add(name)
-        yield msgspec.structs.replace(original, place=self._server.url(name))
-        self._server.psql(RESTORE, database=name)
+        kept: KeptConnections = self._request.getfixturevalue("kept_connections")
+        url = self._server.url(_own_name(kind))
+        yield msgspec.structs.replace(original, place=url, session=None)
+        kept.execute(url, RESTORE)
+
+    async def close(self) -> None:
+        """End the connections that tests used one after the other."""
+        for world in self._made.values():
+            await world.session.close()
+
+    def _make_own(self, kind: Kind) -> None:
+        name = _own_name(kind)
+        self._server.drop_database(name)
+        self._new(name, template=_name(kind))
+        self._server.psql(REMEMBER, database=name)
 
     @property
     def _server(self) -> Postgres:
@@ -145,3 +158,7 @@ async def _furnish(place: Path | str, *, without: tuple[str, ...]) -> Mapping[st
 
 def _name(kind: Kind) -> str:
     return f"earmark_{kind.product}_{'guarded' if kind.guarded else 'bare'}"
+
+
+def _own_name(kind: Kind) -> str:
+    return f"{_name(kind)}_own"

@@ -259,26 +259,57 @@ class PostgresClient:
         return str(await self._connection.fetchval(sql))
 
 
+class SqlSession:
+    """A connection by hand to a SQLite file or a PostgreSQL URL; it begins transaction after transaction."""
+
+    def __init__(self, place: Path | str) -> None:
+        self._place = place
+        self._connection: Any = None
+
+    @asynccontextmanager
+    async def client(self, *, keep: bool) -> AsyncIterator[SqlClient]:
+        """One transaction, undone at the end unless it is to be kept."""
+        run = await self._open()
+        try:
+            if isinstance(self._place, str):
+                await run("BEGIN")
+                yield PostgresClient(self._connection)
+                await run("COMMIT" if keep else "ROLLBACK")
+            else:
+                run("BEGIN IMMEDIATE")
+                yield SqliteClient(self._connection)
+                run("COMMIT" if keep else "ROLLBACK")
+        except BaseException:
+            # What it left is undone with the connection; the next transaction gets a new one.
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the connection."""
+        connection, self._connection = self._connection, None
+        if isinstance(self._place, str) and connection is not None:
+            await connection.close()
+        elif connection is not None:
+            connection.close()
+
+    async def _open(self) -> Callable[[str], Any]:
+        if self._connection is None and isinstance(self._place, str):
+            self._connection = await asyncpg.connect(self._place)
+        elif self._connection is None:
+            self._connection = sqlite3.connect(self._place, isolation_level=None)
+        run: Callable[[str], Any] = self._connection.execute
+        return run
+
+
 @asynccontextmanager
 async def a_sql_client(place: Path | str, *, keep: bool) -> AsyncIterator[SqlClient]:
-    """One transaction by hand, on a SQLite file or at a PostgreSQL URL; undone at the end unless it is to be kept."""
-    end = "COMMIT" if keep else "ROLLBACK"
-    if isinstance(place, str):
-        connection = await asyncpg.connect(place)
-        try:
-            await connection.execute("BEGIN")
-            yield PostgresClient(connection)
-            await connection.execute(end)
-        finally:
-            await connection.close()
-        return
-    plain = sqlite3.connect(place, isolation_level=None)
+    """One transaction by hand, on a connection of its own."""
+    session = SqlSession(place)
     try:
-        plain.execute("BEGIN IMMEDIATE")
-        yield SqliteClient(plain)
-        plain.execute(end)
+        async with session.client(keep=keep) as client:
+            yield client
     finally:
-        plain.close()
+        await session.close()
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,10 +317,16 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     place: Any
     names: Mapping[str, str]
+    session: Any = None
+    """A `SqlSession` that stays open from test to test, where all that tests do is undone."""
 
     def sql_client(self, *, keep: bool = False) -> AbstractAsyncContextManager[SqlClient]:
         """One transaction by hand; undone at the end unless it is to be kept."""
-        return a_sql_client(self.place, keep=keep)
+        if self.session is None:
+            return a_sql_client(self.place, keep=keep)
+        assert not keep, "other tests use this database"
+        client: AbstractAsyncContextManager[SqlClient] = self.session.client(keep=False)
+        return client
 
     def fill(self, sql: str) -> str:
         """SQL with the bookings' ids in place of their names."""

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
+import pytest_asyncio
 
 from earmark.domain.payment import EDGES, PaymentState
 from earmark.store import load_named_sql
 from earmark.store.both_databases.pending_migrations import migrations
 
-from .hand_written_sql_databases import BARE, GUARDED, Kind, Worlds, opened
+from .hand_written_sql_databases import BARE, GUARDED, Kind, Worlds, in_one_loop, opened
 from .payment_flaws import MONEY_IN_ORDER, MONEY_PLANTED
 from .payment_sql_refused import (
     LATE,
@@ -35,16 +36,18 @@ from .payment_sql_refused import (
 from .steps_support import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from .payment_flaws import Planted
     from .sql_refused import Break
     from .steps_support import SqlClient, World
 
 
-@pytest.fixture(scope="module")
-def worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    return Worlds(request, tmp_path_factory.mktemp("money"))
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worlds]:
+    made = Worlds(request, tmp_path_factory.mktemp("money"))
+    yield made
+    await made.close()
 
 
 @pytest.fixture
@@ -83,6 +86,7 @@ async def _passes(world: World, broken: Break) -> None:
 # -- what the guards refuse ---------------------------------------------------------------------------------------
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 @pytest.mark.parametrize("broken", MONEY_BREAKS, ids=_named)
 async def test_hand_written_sql_that_breaks_the_law_of_the_money_is_refused(world: World, broken: Break) -> None:
@@ -90,6 +94,7 @@ async def test_hand_written_sql_that_breaks_the_law_of_the_money_is_refused(worl
     await _is_refused(world, broken)
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", BARE, indirect=True, ids=str)
 @pytest.mark.parametrize("broken", MONEY_BREAKS, ids=_named)
 async def test_control_without_the_guards_the_same_sql_passes(world: World, broken: Break) -> None:
@@ -97,6 +102,7 @@ async def test_control_without_the_guards_the_same_sql_passes(world: World, brok
     await _passes(world, broken)
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED[:1], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", MONEY_BREAKS_OF_SQLITE, ids=_named)
 async def test_sqlite_has_no_way_round_the_law_of_the_money(world: World, broken: Break) -> None:
@@ -104,6 +110,7 @@ async def test_sqlite_has_no_way_round_the_law_of_the_money(world: World, broken
     await _is_refused(world, broken)
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", BARE[:1], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", MONEY_BREAKS_OF_SQLITE, ids=_named)
 async def test_control_without_the_guards_sqlite_lets_it_pass(world: World, broken: Break) -> None:
@@ -111,6 +118,7 @@ async def test_control_without_the_guards_sqlite_lets_it_pass(world: World, brok
     await _passes(world, broken)
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED[1:], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", MONEY_BREAKS_OF_POSTGRES, ids=_named)
 async def test_postgresql_has_no_way_round_the_law_of_the_money(world: World, broken: Break) -> None:
@@ -118,6 +126,7 @@ async def test_postgresql_has_no_way_round_the_law_of_the_money(world: World, br
     await _is_refused(world, broken)
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", BARE[1:], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", MONEY_BREAKS_OF_POSTGRES, ids=_named)
 async def test_control_without_the_guards_postgresql_lets_it_pass(world: World, broken: Break) -> None:
@@ -125,6 +134,7 @@ async def test_control_without_the_guards_postgresql_lets_it_pass(world: World, 
     await _passes(world, broken)
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 @pytest.mark.parametrize("allowed", MONEY_ALLOWED.values(), ids=MONEY_ALLOWED.keys())
 async def test_the_guards_let_pass_what_the_law_of_the_money_allows(world: World, allowed: list[str]) -> None:
@@ -137,6 +147,7 @@ async def test_the_guards_let_pass_what_the_law_of_the_money_allows(world: World
 CALLED = "SELECT payment_id FROM callbacks WHERE gateway = 'bank' AND id = 'evt_1'"
 
 
+@in_one_loop
 @pytest.mark.parametrize("replace", ["REPLACE INTO", "INSERT OR REPLACE INTO"])
 @pytest.mark.parametrize("world, remembered", [(GUARDED[0], LATE), (BARE[0], SALE)], indirect=["world"], ids=str)
 async def test_sqlite_does_not_give_a_callback_to_another_payment(world: World, remembered: str, replace: str) -> None:
@@ -161,6 +172,7 @@ def test_the_schema_names_the_very_edges_of_the_law(dialect: str) -> None:
     assert set(edges) == {(source, target) for source, target in EDGES}
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 @pytest.mark.parametrize("source", PaymentState)
 async def test_the_schema_lets_a_payment_move_along_an_edge_only(world: World, source: PaymentState) -> None:
@@ -216,6 +228,7 @@ async def _add(url: str, sql: str) -> None:
         await connection.close()
 
 
+@in_one_loop
 @pytest.mark.parametrize("own_world", GUARDED[1:], indirect=True, ids=str)
 async def test_two_refunds_at_once_are_not_more_than_is_owed(own_world: World) -> None:
     """The second waits for the first, counts it, and is refused."""
@@ -226,6 +239,7 @@ async def test_two_refunds_at_once_are_not_more_than_is_owed(own_world: World) -
         assert await client.look(OWED) == "800"
 
 
+@in_one_loop
 @pytest.mark.parametrize("own_world", BARE[1:], indirect=True, ids=str)
 async def test_control_without_the_guards_both_refunds_are_kept(own_world: World) -> None:
     """Each saw only its own."""
@@ -237,6 +251,7 @@ async def test_control_without_the_guards_both_refunds_are_kept(own_world: World
 # -- what the verifier sees when the guards were off --------------------------------------------------------------
 
 
+@in_one_loop
 @pytest.mark.parametrize("own_world", BARE, indirect=True, ids=str)
 @pytest.mark.parametrize("planted", MONEY_PLANTED, ids=_named)
 async def test_a_planted_flaw_of_the_money_is_found_and_named(own_world: World, planted: Planted) -> None:
@@ -254,6 +269,7 @@ async def test_a_planted_flaw_of_the_money_is_found_and_named(own_world: World, 
     assert own_world.fill(planted.row) in found[0].row
 
 
+@in_one_loop
 @pytest.mark.parametrize("own_world", BARE, indirect=True, ids=str)
 @pytest.mark.parametrize("right", MONEY_IN_ORDER.values(), ids=MONEY_IN_ORDER.keys())
 async def test_what_looks_odd_and_is_right_is_no_flaw_of_the_money(own_world: World, right: list[str]) -> None:

@@ -5,6 +5,7 @@ Making room asks it within the transaction that has the pool's row locked.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -16,6 +17,8 @@ from earmark.store.postgres.session_settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+    from earmark.testservers import Postgres
 
 SQL = load_named_sql.sql("postgres", "transaction_reads_and_locks.sql")
 AS_IT_WAS = {
@@ -51,12 +54,20 @@ BLOCKS_OF_ALL_MIN = 400
 """What reading all that is due costs at least."""
 
 
+@pytest.fixture(scope="module")
+def filled_url(postgres_server: Postgres, postgres_template: str) -> Iterator[str]:
+    """A database with these holds, for tests that only read."""
+    name = f"earmark_due_{os.getpid()}"
+    postgres_server.create_database(name, template=postgres_template)
+    postgres_server.psql(FILL, database=name)
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
+
+
 @pytest.fixture
-async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+async def connection(filled_url: str) -> AsyncIterator[asyncpg.Connection]:
     """With the settings of the store's own."""
-    connection = await asyncpg.connect(postgres_url, server_settings=SETTINGS)
-    for part in FILL.split(";"):
-        await connection.execute(part)
+    connection = await asyncpg.connect(filled_url, server_settings=SETTINGS)
     yield connection
     await connection.close()
 

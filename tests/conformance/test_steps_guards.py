@@ -10,26 +10,29 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from earmark.domain.booking_state_machine import EDGES, State
 from earmark.store import load_named_sql
 from earmark.store.both_databases.pending_migrations import migrations
 
-from .hand_written_sql_databases import BARE, GUARDED, Kind, Worlds, opened
+from .hand_written_sql_databases import BARE, GUARDED, Kind, Worlds, in_one_loop, opened
 from .payment_flaws import MONEY_PLANTED
 from .sql_refused import ALLOWED, BREAKS, PAYMENT, POSTGRES_BREAKS, SQLITE_BREAKS, a_hold_like
 from .steps_support import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from .sql_refused import Break
     from .steps_support import SqlClient, World
 
 
-@pytest.fixture(scope="module")
-def worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    return Worlds(request, tmp_path_factory.mktemp("worlds"))
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worlds]:
+    made = Worlds(request, tmp_path_factory.mktemp("worlds"))
+    yield made
+    await made.close()
 
 
 @pytest.fixture
@@ -53,6 +56,7 @@ async def _prepare(client: SqlClient, world: World, attempt: Break) -> None:
         await client.run(world.fill(sql))
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 @pytest.mark.parametrize("broken", BREAKS, ids=_named)
 async def test_hand_written_sql_that_breaks_the_law_is_refused(world: World, broken: Break) -> None:
@@ -63,6 +67,7 @@ async def test_hand_written_sql_that_breaks_the_law_is_refused(world: World, bro
             await client.run(world.fill(broken.sql))
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", BARE, indirect=True, ids=str)
 @pytest.mark.parametrize("broken", BREAKS, ids=_named)
 async def test_control_without_the_guards_the_same_sql_passes(world: World, broken: Break) -> None:
@@ -72,6 +77,7 @@ async def test_control_without_the_guards_the_same_sql_passes(world: World, brok
         await client.run(world.fill(broken.sql))
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED[:1], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", SQLITE_BREAKS, ids=_named)
 async def test_sqlite_has_no_way_round_the_law(world: World, broken: Break) -> None:
@@ -82,6 +88,7 @@ async def test_sqlite_has_no_way_round_the_law(world: World, broken: Break) -> N
             await client.run(world.fill(broken.sql))
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", BARE[:1], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", SQLITE_BREAKS, ids=_named)
 async def test_control_without_the_guards_sqlite_lets_it_pass(world: World, broken: Break) -> None:
@@ -91,6 +98,7 @@ async def test_control_without_the_guards_sqlite_lets_it_pass(world: World, brok
         await client.run(world.fill(broken.sql))
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED[1:], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", POSTGRES_BREAKS, ids=_named)
 async def test_postgresql_has_no_way_round_the_law(world: World, broken: Break) -> None:
@@ -100,6 +108,7 @@ async def test_postgresql_has_no_way_round_the_law(world: World, broken: Break) 
             await client.run(broken.sql)
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", BARE[1:], indirect=True, ids=str)
 @pytest.mark.parametrize("broken", POSTGRES_BREAKS, ids=_named)
 async def test_control_without_the_guards_postgresql_lets_it_pass(world: World, broken: Break) -> None:
@@ -111,6 +120,7 @@ async def test_control_without_the_guards_postgresql_lets_it_pass(world: World, 
 PAYER = "SELECT booking_id FROM outside_payments WHERE payment_id = 'p1'"
 
 
+@in_one_loop
 @pytest.mark.parametrize("replace", ["REPLACE INTO", "INSERT OR REPLACE INTO"])
 @pytest.mark.parametrize("world, payer", [(GUARDED[0], "sold"), (BARE[0], "held")], indirect=["world"], ids=str)
 async def test_sqlite_does_not_give_a_payment_to_another_booking(world: World, payer: str, replace: str) -> None:
@@ -130,6 +140,7 @@ LOST = {
 }
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 @pytest.mark.parametrize("lost", LOST.values(), ids=LOST.keys())
 async def test_an_expired_booking_comes_back_only_with_all_its_seats(world: World, lost: list[str]) -> None:
@@ -141,6 +152,7 @@ async def test_an_expired_booking_comes_back_only_with_all_its_seats(world: Worl
             await client.run(world.fill(RECLAIM))
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", BARE, indirect=True, ids=str)
 @pytest.mark.parametrize("lost", LOST.values(), ids=LOST.keys())
 async def test_control_without_the_guards_it_comes_back_without_them(world: World, lost: list[str]) -> None:
@@ -151,6 +163,7 @@ async def test_control_without_the_guards_it_comes_back_without_them(world: Worl
         await client.run(world.fill(RECLAIM))
 
 
+@in_one_loop
 @pytest.mark.parametrize("own_world", GUARDED, indirect=True, ids=str)
 async def test_an_expired_booking_that_comes_back_raises_the_fence(own_world: World) -> None:
     """Even when it is done by hand: a hold that saw the seat free has to look again."""
@@ -161,6 +174,7 @@ async def test_an_expired_booking_that_comes_back_raises_the_fence(own_world: Wo
     assert fences == {"A1": 0, "A2": 0, "A3": 1, "A4": 0, "A5": 0, "A6": 0}
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 @pytest.mark.parametrize("allowed", ALLOWED.values(), ids=ALLOWED.keys())
 async def test_the_guards_let_pass_what_the_law_allows(world: World, allowed: list[str]) -> None:
@@ -171,6 +185,7 @@ async def test_the_guards_let_pass_what_the_law_allows(world: World, allowed: li
             await client.run(world.fill(sql))
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 async def test_a_published_entry_keeps_its_number(world: World) -> None:
     """The number is given once."""
@@ -183,6 +198,7 @@ async def test_a_published_entry_keeps_its_number(world: World) -> None:
             await client.run(f"UPDATE journal SET sequence = NULL {one}")
 
 
+@in_one_loop
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 @pytest.mark.parametrize("source, target", list(product(State, State)))
 async def test_the_schema_knows_the_very_moves_of_the_law(world: World, source: State, target: State) -> None:
@@ -260,6 +276,7 @@ PLANTED = {
 }
 
 
+@in_one_loop
 @pytest.mark.parametrize("own_world", BARE, indirect=True, ids=str)
 @pytest.mark.parametrize("name", PLANTED)
 async def test_a_planted_flaw_is_found_and_named(own_world: World, name: str) -> None:

@@ -32,7 +32,7 @@ from earmark.errors import (
     SeatUnknown,
 )
 
-from .conftest import BEHIND_A_POOLER_TOO
+from .conftest import OF_EACH_DATABASE
 
 if TYPE_CHECKING:
     from earmark.clock import MovableClock
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from .conftest import Shop
 
-pytestmark = [pytest.mark.usefixtures("the_books_balance"), BEHIND_A_POOLER_TOO]
+pytestmark = [pytest.mark.usefixtures("the_books_balance"), OF_EACH_DATABASE]
 
 SOMEBODY_ELSE = Actor(name="bob", mode=Mode.LIVE, buyer=Buyer("bob"))
 TEST_KEY = Actor(name="tester", mode=Mode.TEST)

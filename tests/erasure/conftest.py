@@ -21,6 +21,8 @@ from earmark.library import Earmark
 from earmark.uuids import Uuid7Ids
 from earmark.wiring import open_and_maintain_databases
 
+from .kept_rows import rows_of, write_rows
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from earmark.store.both_databases.replace_buyer_name_in_texts import Erasure
     from earmark.store.postgres import PostgresStore
     from earmark.store.sqlite import SqliteStore
+
+    from .kept_rows import KeptRows
 
 ANN = "ann.lee@example.com"
 HOURS = 3600.0
@@ -167,12 +171,37 @@ async def live_shop(place: Place) -> Earmark:
     return Earmark(Engine(place.store, ids=Uuid7Ids()), mode=Mode.LIVE)
 
 
-@pytest.fixture
-async def named(place: Place) -> ShopApi:
-    """A buyer who is named in every table that can name one, and a second buyer who must not be touched."""
+async def _name(place: Place) -> ShopApi:
     async with shop_api_over(place) as shop_api:
         await fill(place, shop_api)
     await relay(place.store)
+    return shop_api
+
+
+@pytest.fixture
+async def named_anew(place: Place) -> ShopApi:
+    """A buyer who is named in every table that can name one, and a second buyer who must not be touched."""
+    shop_api = await _name(place)
+    place.clock.advance(2 * HOURS)
+    return shop_api
+
+
+@pytest.fixture(scope="session")
+def kept() -> dict[bool, tuple[KeptRows, ShopApi]]:
+    """What `named` made first: for a file, and for a server."""
+    return {}
+
+
+@pytest.fixture
+async def named(place: Place, kept: dict[bool, tuple[KeptRows, ShopApi]]) -> ShopApi:
+    """The same two buyers: the requests are made once for each database, and later tests are given their rows."""
+    is_file = place.file is not None
+    if is_file in kept:
+        rows, shop_api = kept[is_file]
+        await write_rows(rows, place.file or place.url)
+    else:
+        shop_api = await _name(place)
+        kept[is_file] = await rows_of(place.file or place.url), shop_api
     place.clock.advance(2 * HOURS)
     return shop_api
 

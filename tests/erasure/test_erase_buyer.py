@@ -43,14 +43,14 @@ async def bookings_of(place: Place, **wanted: Any) -> list[Booking]:
     return found
 
 
-async def test_the_name_is_in_no_row_of_the_buyer_afterwards(place: Place, named: ShopApi) -> None:
+async def test_the_name_is_in_no_row_of_the_buyer_afterwards(place: Place, named_anew: ShopApi) -> None:
     """Neither in a row nor, for SQLite, in a page that was freed or in the write-ahead log."""
     assert await place.mentions(), "the control: before, it is"
     done = await place.erase()
     assert done.obstacles == ()
     assert done.warnings == ()
     assert await place.mentions() == []
-    assert named.answers
+    assert named_anew.answers
 
 
 @pytest.mark.parametrize("spell", [quote_plus, lambda name: quote(name, safe="").lower()])

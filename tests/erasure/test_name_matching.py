@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from urllib.parse import quote, quote_plus
 
 import asyncpg
 import pytest
+import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -18,6 +20,9 @@ from earmark.store.both_databases.replace_buyer_name_in_texts import KEPT_FIELDS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from earmark.testservers import Postgres
+
+PROOF = bool(os.environ.get("EARMARK_PROOF"))
 ALIAS = f"{PREFIX}{'0' * 32}"
 BLANK = ""
 TEXTS = [
@@ -82,14 +87,21 @@ SPELLINGS: list[Callable[[str], str]] = [
 ]
 
 
-@pytest.fixture
-async def database(postgres_url: str) -> AsyncIterator[Any]:
-    """The same rule in SQL."""
-    connection = await asyncpg.connect(postgres_url)
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def database(postgres_server: Postgres, postgres_template: str) -> AsyncIterator[Any]:
+    """The same rule in SQL: functions that read no row, so one database is enough."""
+    name = f"earmark_names_{os.getpid()}"
+    postgres_server.create_database(name, template=postgres_template)
+    connection = await asyncpg.connect(postgres_server.url(name))
     yield connection
     await connection.close()
+    postgres_server.drop_database(name)
 
 
+@in_one_loop
 @pytest.mark.parametrize("buyer, said, field, told", TEXTS)
 async def test_a_text_without_the_name(database: Any, buyer: str, said: str, field: str | None, told: str) -> None:
     """Whole, with a prefix, inside an id, inside a sentence; and what only looks like it."""
@@ -97,6 +109,7 @@ async def test_a_text_without_the_name(database: Any, buyer: str, said: str, fie
     assert await database.fetchval("SELECT earmark_unname($1, $2, $3, $4)", said, field, buyer, ALIAS) == told
 
 
+@in_one_loop
 @pytest.mark.parametrize("document, told", DOCUMENTS)
 async def test_a_document_without_the_name(database: Any, document: Any, told: Any) -> None:
     """In every field, known or not, but for those that name something else; in the same order."""
@@ -107,6 +120,7 @@ async def test_a_document_without_the_name(database: Any, document: Any, told: A
     assert await database.fetchval(asked, said.encode(), ALIAS, list(KEPT_FIELDS)) == own
 
 
+@in_one_loop
 async def test_bytes_that_are_no_document_are_a_text(database: Any) -> None:
     """An answer of an older Earmark, or of a test."""
     for said, told in ((b"ann", ALIAS.encode()), (b"it is ann's", b""), (b"{broken", b"{broken")):
@@ -128,9 +142,11 @@ def test_no_text_keeps_the_name_where_it_stands_alone(name: str, around: str, af
     assert told == "" or f" {name} " not in f" {told} " or told == said.replace(name, "-")
 
 
+ROUNDS = 400 if PROOF else 100
 SIGNS = "aZ0259%+ @.\\[]^$|(){}*?-_/&=é…😀"
 
 
+@in_one_loop
 async def test_both_databases_find_the_same(database: Any) -> None:
     """Names and texts of the signs that patterns and addresses are made of, spelled in every way."""
     chance = Random(27)  # noqa: S311 (the same cases each time)
@@ -139,7 +155,7 @@ async def test_both_databases_find_the_same(database: Any) -> None:
         return "".join(chance.choices(SIGNS, k=chance.randint(least, 4)))
 
     cases = []
-    for spell in SPELLINGS * 400:
+    for spell in SPELLINGS * ROUNDS:
         name = some_signs(1)
         cases.append((some_signs(0) + spell(name) + some_signs(0), chance.choice(["reason", "key"]), name))
     asked = """SELECT earmark_unname(said, field, name, $4)
@@ -158,6 +174,7 @@ def test_no_spelling_of_the_name_is_kept(name: str) -> None:
         assert Unnamer(name, ALIAS).text(f"https://shop.example/?buyer={spell(name)}&a=1", "return_url") == ""
 
 
+@in_one_loop
 @pytest.mark.parametrize("name", ["😀" * 128, "%" * 128, "a" * 128, "." * 128])
 async def test_the_longest_name_is_found(database: Any, name: str) -> None:
     """Each sign may be spelled by as many as twelve: the pattern of it is not too long for either."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from contextlib import AsyncExitStack, ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pytest
@@ -46,6 +46,8 @@ TIMED = tuple(name for name in PLACES if name not in TWINS or PROOF)
 MANY_SERVERS = ("sentinel", "cluster")
 """Twins of five and six servers, which take seconds to start. Outside a proof `WITH_MANY_SERVERS` alone ask them."""
 WITH_MANY_SERVERS = ("test_core", "test_fifo")
+OF_MANY_SERVERS: Literal["session", "module"] = "session" if PROOF else "module"
+"""How long they run: two files ask them, after which they would only use up the core; in a proof nearly all do."""
 SHARED = tuple(name for name in PLACES if name != "memory")
 """Where two programs can meet: locks in memory are one program's own."""
 ANSWER_SECONDS_MAX = 5.0
@@ -88,13 +90,13 @@ def one_redis() -> Iterator[Topology]:
     yield from _serve(start_one)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope=OF_MANY_SERVERS)
 def sentinels() -> Iterator[Sentinels]:
     """A primary, its replica and three sentinels. No test kills any of these: one that does starts its own."""
     yield from _serve(start_sentinels)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope=OF_MANY_SERVERS)
 def cluster() -> Iterator[Cluster]:
     """Six nodes. No test kills any of these: one that does starts its own."""
     yield from _serve(start_cluster)
