@@ -23,11 +23,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx2
 
+from . import forked_commands
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
 Json = dict[str, Any]
 Fact = TypeVar("Fact")
+Process = subprocess.Popen[bytes] | forked_commands.ForkedCommand
 
 EARMARK = Path(sys.executable).with_name("earmark")
 START_SECONDS_MAX = 30.0
@@ -52,7 +55,7 @@ class Service:
     key: str
     port: int
     log_path: Path
-    process: subprocess.Popen[bytes]
+    process: Process
     other_ports: tuple[int, ...] = ()
     """Further servers of the same shop: callers take turns between this one and those."""
 
@@ -100,13 +103,18 @@ class Service:
 
 def earmark(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
-    return subprocess.run(
-        [str(EARMARK), *arguments],
-        env=environment(**settings),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    command, own = [str(EARMARK), *arguments], environment(**settings)
+    if forked_commands.is_forked(command[0], own):
+        return forked_commands.run(command, environment=own, seconds_max=60)
+    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=60, check=False)
+
+
+def start(command: list[str], *, output: int, own: Mapping[str, str]) -> Process:
+    """Start a command in a session of its own, so that it can be killed with its children."""
+    if forked_commands.is_forked(command[0], own):
+        return forked_commands.start(command, environment=own, output=output, own_session=True)
+    return subprocess.Popen(
+        command, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
     )
 
 
@@ -131,20 +139,14 @@ def serve(
     log_path = directory / f"serve-{port}.log"
     command = [str(EARMARK), "serve", "--host", "127.0.0.1", "--port", str(port), "--database", database, *options]
     with log_path.open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            env=environment(
-                EARMARK_ADMIN_KEY=key,
-                # A machine that stalls must not look like many clients.
-                **{"EARMARK_QUEUE_SECONDS_MAX": "60"} | settings,
-                **({"EARMARK_GUESTS": "on"} if guests else {}),
-                **({"EARMARK_REQUEST_SECONDS_MAX": str(patience)} if patience else {}),
-            ),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+        own = environment(
+            EARMARK_ADMIN_KEY=key,
+            # A machine that stalls must not look like many clients.
+            **{"EARMARK_QUEUE_SECONDS_MAX": "60"} | settings,
+            **({"EARMARK_GUESTS": "on"} if guests else {}),
+            **({"EARMARK_REQUEST_SECONDS_MAX": str(patience)} if patience else {}),
         )
+        process = start(command, output=log.fileno(), own=own)
     service = Service(database=database, key=key, port=port, log_path=log_path, process=process)
     LIVE.append(service)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from tests.webhooks.conftest import receiver
 
 from earmark.webhooks.sign_and_send_one_webhook import new_secret
 
-from .support import EARMARK, answered, calling, environment, eventually, serve
+from .support import EARMARK, answered, calling, environment, eventually, serve, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,13 +24,8 @@ if TYPE_CHECKING:
 def worker(database: str, log_path: Path) -> Iterator[None]:
     """`earmark worker`, until the block is left."""
     with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [str(EARMARK), "worker", "--database", database],
-            env=environment(EARMARK_WEBHOOK_PRIVATE="on"),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
+        own = environment(EARMARK_WEBHOOK_PRIVATE="on")
+        process = start([str(EARMARK), "worker", "--database", database], output=log.fileno(), own=own)
     try:
         yield
         assert process.poll() is None, log_path.read_text(encoding="utf-8")

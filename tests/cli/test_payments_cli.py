@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-import subprocess
 import time
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ import httpx2
 import pytest
 import stripe
 import structlog
-from tests.acceptance.support import EARMARK, earmark, environment, free_port
+from tests.acceptance.support import EARMARK, earmark, environment, free_port, start
 from tests.sqlite_files import make_migrated
 
 from earmark import config
@@ -32,7 +33,6 @@ from earmark.wiring import gateways, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
 
     from earmark.domain.payment import Payment
     from earmark.engine.engine import Engine
@@ -279,19 +279,20 @@ KEYS = {
 @contextmanager
 def running_program(*arguments: str, until: str, settings: dict[str, str]) -> Iterator[None]:
     """A program of ours, from when it says that it is ready to the end of the block."""
-    command = [str(EARMARK), *arguments]
-    with subprocess.Popen(command, env=environment(**settings), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    with NamedTemporaryFile() as output:
+        process = start([str(EARMARK), *arguments], output=output.fileno(), own=environment(**settings))
+
+        def is_ready() -> bool:
+            said = Path(output.name).read_text(encoding="utf-8")
+            assert process.poll() is None, f"{arguments[0]} ended before it was ready: {said}"
+            return until in said
+
         try:
-            said = ""
-            while until not in said:
-                line = process.stdout.readline()
-                assert line, f"{arguments[0]} ended before it was ready: {said}"
-                said += line
+            wait_for(is_ready)
             yield
         finally:
             process.terminate()
-            process.communicate()
+            process.wait()
 
 
 def test_a_shop_and_a_sandbox_of_their_own_are_watched_settled_and_compared(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from tests.acceptance.support import start
 
 from .run_page import BIN, environment, free_port
 
@@ -33,13 +33,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     key, port = f"ek_test_{secrets.token_hex(16)}", free_port()
     log = tmp_path_factory.mktemp("demo") / "demo.log"
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            [BIN / "earmark", "demo", "--no-open", "--port", port],
-            env=environment(EARMARK_ADMIN_KEY=key),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-        )
+        command = [str(BIN / "earmark"), "demo", "--no-open", "--port", port]
+        process = start(command, output=out.fileno(), own=environment(EARMARK_ADMIN_KEY=key))
     try:
         deadline = time.monotonic() + START_SECONDS_MAX
         while "Ctrl-C to stop." not in log.read_text():

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests import forked_programs
+from tests.acceptance import forked_commands
 
 from .pages import Block, blocks
 
@@ -53,9 +54,18 @@ class Failed(AssertionError):
 
 
 def run_commands(
-    text: str, *, folder: Path, instead: Mapping[str, str], client: str | None = None, **settings: str
+    text: str,
+    *,
+    folder: Path,
+    instead: Mapping[str, str],
+    client: str | None = None,
+    anew: bool = False,
+    **settings: str,
 ) -> int:
-    """Run a page's shell blocks with the reader's own values in place; how many outputs were compared."""
+    """Run a page's shell blocks with the reader's own values in place; how many outputs were compared.
+
+    `anew` starts each `earmark` as the reader does; else it is forked from a process that has imported it.
+    """
     for said, really in instead.items():
         assert said in text, f"the page no longer says {said!r}"
         text = text.replace(said, really)
@@ -66,7 +76,7 @@ def run_commands(
         process = subprocess.Popen(
             ["sh", "-c", script],  # noqa: S607 (the reader's own shell)
             cwd=folder,
-            env=environment(path=_path(folder, client), **settings),
+            env=environment(path=_path(folder, client, anew=anew), **settings),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -184,13 +194,16 @@ def _step(number: int, block: Block) -> str:
     return f"ready\n{{\n{block.text}}} > {number}.out"
 
 
-def _path(folder: Path, client: str | None) -> str:
-    """Where commands are found: the machine's curl, or our own by that name."""
+def _path(folder: Path, client: str | None, *, anew: bool) -> str:
+    """Where commands are found: the machine's curl, or our own by that name; and `earmark`, started anew or forked."""
     commands = f"{BIN}:{os.environ['PATH']}"
-    if client == "curl" or (client is None and shutil.which("curl")):
-        return commands
     place = folder / "bin"
     place.mkdir(exist_ok=True)
+    if not anew and forked_commands.is_forked(str(BIN / "earmark"), {}):
+        forked_commands.write_shell_command(place)
+        commands = f"{place}:{commands}"
+    if client == "curl" or (client is None and shutil.which("curl")):
+        return commands
     shim = place / "curl"
     shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(SHIM))} "$@"\n')
     shim.chmod(0o755)

@@ -85,6 +85,7 @@ def test_the_tutorial_over_http(tmp_path: Path) -> None:
         read("docs/tutorial/first-booking.md"),
         folder=tmp_path,
         instead={"8080": free_port(), "ek_test_…": key},
+        anew=True,
         EARMARK_ADMIN_KEY=key,
     )
     assert compared == 6

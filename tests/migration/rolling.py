@@ -61,6 +61,11 @@ def newer_code(folder: Path, *, migration: str = EXPAND) -> Path:
     return folder
 
 
+def path_of(code: Path) -> str:
+    """Where a command finds this code; what is under test is found without a path."""
+    return "" if code == older_code() else str(code)
+
+
 @dataclass(slots=True, kw_only=True)
 class Phase:
     """What was counted while nothing changed, or while one thing did."""
@@ -132,7 +137,7 @@ class Upgrade:
 
     async def migrate(self, code: Path) -> str:
         """As a deployment does it."""
-        done = await asyncio.to_thread(earmark, "migrate", "--database", self.database, PYTHONPATH=str(code))
+        done = await asyncio.to_thread(earmark, "migrate", "--database", self.database, PYTHONPATH=path_of(code))
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -148,7 +153,7 @@ class Upgrade:
         self.up.add(number)
 
     async def _serve(self, code: Path, **settings: Any) -> Service:
-        where: dict[str, Any] = {"database": self.database, "directory": self.folder, "PYTHONPATH": str(code)}
+        where: dict[str, Any] = {"database": self.database, "directory": self.folder, "PYTHONPATH": path_of(code)}
         return await asyncio.to_thread(partial(serve, **where, **settings))
 
     def table(self) -> str:
