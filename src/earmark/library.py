@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from typing import Unpack
     from uuid import UUID
 
-    from earmark.domain import booking as law
+    from earmark.domain import booking as booking_rules
     from earmark.domain.bookable_event import Event
     from earmark.domain.id_types import BookingId
     from earmark.domain.payment import Payment
@@ -340,7 +340,7 @@ class Earmark:
             raise SeatUnknown(seats=(seat_id,))
         return seen
 
-    async def _find_booking(self, booking_id: str | UUID) -> tuple[datetime, law.Booking]:
+    async def _find_booking(self, booking_id: str | UUID) -> tuple[datetime, booking_rules.Booking]:
         now, booking = await self.engine.store.read_booking(to_command.booking_id_of(str(booking_id)))
         if booking is None or not self._actor.may_see(booking):
             raise BookingUnknown(booking_id=str(booking_id))
@@ -390,7 +390,7 @@ def _value(result: Result, to_value: Callable[[Any, datetime], T], kind: type[T]
     return to_value(result.value, result.now)
 
 
-def _tries_that_are_over(booking: law.Booking, payments: Sequence[Payment]) -> int:
+def _tries_that_are_over(booking: booking_rules.Booking, payments: Sequence[Payment]) -> int:
     """All payments but the one that the booking waits for or is sold by. The number never goes down.
 
     That of the failed ones does: a payment that failed may turn out to have been made, and is then voided.
@@ -406,7 +406,7 @@ def _event(event: Event, _: datetime) -> responses.Event:
     return to_response.event_value(event)
 
 
-def _booking(booking: law.Booking, now: datetime) -> responses.Booking:
+def _booking(booking: booking_rules.Booking, now: datetime) -> responses.Booking:
     return to_response.booking_value(booking, now)
 
 

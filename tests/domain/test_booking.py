@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef
@@ -67,18 +67,18 @@ def test_a_hold_is_active_until_the_very_microsecond_of_its_end(booked: Booked) 
 def test_the_last_microsecond_still_confirms_and_the_next_does_not(booked: Booked) -> None:
     """A confirm in the last microsecond is in time; one tick later another buyer may take the seat."""
     held = booked()
-    in_time = law.confirm(held, payment_id="p", payment_method=None, now=held.expires_at - TICK)
+    in_time = booking_rules.confirm(held, payment_id="p", payment_method=None, now=held.expires_at - TICK)
     assert in_time.state is State.CONFIRMED
     with pytest.raises(BookingExpired):
-        law.confirm(held, payment_id="p", payment_method=None, now=held.expires_at)
+        booking_rules.confirm(held, payment_id="p", payment_method=None, now=held.expires_at)
 
 
 def test_a_hold_is_not_expired_a_microsecond_early(booked: Booked) -> None:
     """The clock ends it at its end and never before."""
     held = booked()
     with pytest.raises(AssertionError):
-        law.expire(held, now=held.expires_at - TICK)
-    assert law.expire(held, now=held.expires_at).state is State.EXPIRED
+        booking_rules.expire(held, now=held.expires_at - TICK)
+    assert booking_rules.expire(held, now=held.expires_at).state is State.EXPIRED
 
 
 def test_lines_cost_their_seats_and_their_units() -> None:
@@ -104,7 +104,7 @@ def test_a_booking_names_what_it_claims(booked: Booked) -> None:
 
 def test_some_lines_are_cancelled_and_the_others_stay_sold(booked: Booked, now: datetime) -> None:
     """A seat and a unit of five are undone: three tickets stay, and the total follows."""
-    kept, gone = law.cancel_lines(
+    kept, gone = booking_rules.cancel_lines(
         booked(State.CONFIRMED), seats={SeatId("A1")}, pools={PoolId("GA"): 1}, now=now + timedelta(hours=1)
     )
     assert kept.state is State.CONFIRMED
@@ -116,7 +116,7 @@ def test_some_lines_are_cancelled_and_the_others_stay_sold(booked: Booked, now: 
 def test_cancelling_the_last_line_cancels_the_booking(booked: Booked, now: datetime) -> None:
     """When nothing stays sold, the booking is cancelled, and keeps its lines."""
     sale = booked(State.CONFIRMED)
-    kept, gone = law.cancel_lines(sale, seats={SeatId("A1"), SeatId("A2")}, pools={PoolId("GA"): 3}, now=now)
+    kept, gone = booking_rules.cancel_lines(sale, seats={SeatId("A1"), SeatId("A2")}, pools={PoolId("GA"): 3}, now=now)
     assert (kept.state, kept.ended_at, kept.version) == (State.CANCELLED, now, 3)
     assert kept.lines == gone == sale.lines
     assert kept.total == sale.total
@@ -138,7 +138,7 @@ def test_what_was_not_sold_cannot_be_undone(
 ) -> None:
     """Lines that are not in the booking, or more units than it has, are not a sound request."""
     with pytest.raises(InvalidRequest) as refused:
-        law.cancel_lines(
+        booking_rules.cancel_lines(
             booked(State.CONFIRMED),
             seats={SeatId(seat) for seat in seats},
             pools={PoolId(pool): units for pool, units in pools.items()},
@@ -150,7 +150,7 @@ def test_what_was_not_sold_cannot_be_undone(
 def test_lines_of_a_hold_are_not_cancelled(booked: Booked, now: datetime) -> None:
     """Only a sale is undone, in whole or in part."""
     with pytest.raises(BookingNotConfirmed):
-        law.cancel_lines(booked(), seats={SeatId("A1")}, pools={}, now=now)
+        booking_rules.cancel_lines(booked(), seats={SeatId("A1")}, pools={}, now=now)
 
 
 @given(data=st.data(), seats=seat_lines, pools=pool_lines)
@@ -162,7 +162,7 @@ def test_what_goes_and_what_stays_are_the_whole(
     going = data.draw(st.sets(st.sampled_from(sorted(seats))) if seats else st.just(set[str]()))
     back = {pool: data.draw(st.integers(0, units)) for pool, (units, _) in sorted(pools.items())}
     back = {pool: units for pool, units in back.items() if units}
-    kept, gone = law.cancel_lines(
+    kept, gone = booking_rules.cancel_lines(
         sale,
         seats={SeatId(seat) for seat in going},
         pools={PoolId(pool): units for pool, units in back.items()},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.domain import booking_state_machine
 from earmark.domain.booking_state_machine import ACTIVE_STATES, EDGES, ENDED, MOVES, SAGA_ONLY, State, Verb
 from earmark.domain.default_limits_for_all_events import Policy
@@ -93,13 +93,13 @@ def ask(verb: str, booking: Booking, *, now: datetime, payment_id: str = "pay-1"
     """The domain's function for a verb, with valid arguments."""
     match verb:
         case "extend":
-            return law.extend(booking, seconds=60, policy=Policy(), now=now)
+            return booking_rules.extend(booking, seconds=60, policy=Policy(), now=now)
         case "confirm":
-            return law.confirm(booking, payment_id=payment_id, payment_method="card", now=now)
+            return booking_rules.confirm(booking, payment_id=payment_id, payment_method="card", now=now)
         case "release":
-            return law.release(booking, now=now)
+            return booking_rules.release(booking, now=now)
         case _:
-            return law.cancel(booking, now=now)
+            return booking_rules.cancel(booking, now=now)
 
 
 def test_the_moves_are_the_ones_that_were_decided() -> None:
@@ -138,7 +138,7 @@ def test_each_state_refuses_each_verb_with_its_own_code(
     booked: Booked, now: datetime, state: str, verb: str, word: str
 ) -> None:
     """What is not a move is refused, by the one refusal that says why."""
-    refused = law.refusal(booked(State(state)), Verb(verb), now=now)
+    refused = booking_rules.refusal(booked(State(state)), Verb(verb), now=now)
     assert (refused.code if refused else "moves") == word
     if refused and word in {"booking_resolved", "booking_not_confirmed"}:
         assert refused.facts() == {"state": state}
@@ -185,15 +185,15 @@ def test_the_clock_ends_nothing_but_holds(booked: Booked, now: datetime, state: 
     booking = booked(state)
     assert not booking.is_due(now + timedelta(days=365))
     with pytest.raises(AssertionError):
-        law.expire(booking, now=now + timedelta(days=365))
+        booking_rules.expire(booking, now=now + timedelta(days=365))
 
 
 def test_what_ended_says_when(booked: Booked, now: datetime) -> None:
     """Each end is dated, and a sale is dated when it is made."""
     due = now + timedelta(seconds=600)
-    assert law.expire(booked(), now=due).ended_at == due
-    assert law.release(booked(), now=now).ended_at == now
-    assert law.cancel(booked(State.CONFIRMED), now=now).ended_at == now
+    assert booking_rules.expire(booked(), now=due).ended_at == due
+    assert booking_rules.release(booked(), now=now).ended_at == now
+    assert booking_rules.cancel(booked(State.CONFIRMED), now=now).ended_at == now
     sold = ask("confirm", booked(), now=now)
     assert (sold.confirmed_at, sold.ended_at, sold.payment_id, sold.payment_method) == (now, None, "pay-1", "card")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earmark.domain import booking as law
+from earmark.domain import booking as rules
 from earmark.domain.bookable_event import ttl_seconds
 from earmark.domain.default_limits_for_all_events import Policy
 from earmark.errors import ExtensionRefused, InvalidRequest
@@ -53,12 +53,12 @@ def test_a_ttl_outside_of_one_second_to_one_hour_is_refused(asked: int) -> None:
 
 def test_an_extension_adds_to_the_end_not_to_now(booked: Booked, now: datetime) -> None:
     """An early request loses nothing."""
-    assert law.extend(booked(), seconds=60, policy=Policy(), now=now).expires_at == now + timedelta(seconds=660)
+    assert rules.extend(booked(), seconds=60, policy=Policy(), now=now).expires_at == now + timedelta(seconds=660)
 
 
 def test_an_extension_stops_at_the_cap(booked: Booked, now: datetime) -> None:
     """However much is requested, a hold lasts at most 1800 seconds from its creation."""
-    assert law.extend(booked(), seconds=3600, policy=Policy(), now=now).expires_at == now + timedelta(seconds=1800)
+    assert rules.extend(booked(), seconds=3600, policy=Policy(), now=now).expires_at == now + timedelta(seconds=1800)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_a_gain_under_a_second_is_refused(booked: Booked, now: datetime, left: t
     cap = now + timedelta(seconds=1800)
     held = msgspec.structs.replace(booked(), expires_at=cap - left)
     if gained:
-        assert law.extend(held, seconds=60, policy=Policy(), now=now).expires_at == cap
+        assert rules.extend(held, seconds=60, policy=Policy(), now=now).expires_at == cap
         return
     with pytest.raises(ExtensionRefused) as refused:
-        law.extend(held, seconds=60, policy=Policy(), now=now)
+        rules.extend(held, seconds=60, policy=Policy(), now=now)
     assert refused.value.expires_at == held.expires_at
 
 
@@ -85,7 +85,7 @@ def test_a_gain_under_a_second_is_refused(booked: Booked, now: datetime, left: t
 def test_an_extension_by_nothing_or_less_is_not_a_sound_request(booked: Booked, now: datetime, seconds: int) -> None:
     """More time means at least a second."""
     with pytest.raises(InvalidRequest):
-        law.extend(booked(), seconds=seconds, policy=Policy(), now=now)
+        rules.extend(booked(), seconds=seconds, policy=Policy(), now=now)
 
 
 @given(
@@ -96,7 +96,7 @@ def test_an_extension_by_nothing_or_less_is_not_a_sound_request(booked: Booked, 
 def test_an_extension_never_shortens_and_never_outlives_the_cap(*, lives: int, life_max: int, seconds: int) -> None:
     """Later or the same, by at most what was requested, and past the cap only if it was past it before."""
     ends, cap = MADE + timedelta(seconds=lives), MADE + timedelta(seconds=life_max)
-    until = law.extended_until(Policy(life_seconds_max=life_max), created_at=MADE, expires_at=ends, seconds=seconds)
+    until = rules.extended_until(Policy(life_seconds_max=life_max), created_at=MADE, expires_at=ends, seconds=seconds)
     assert ends <= until <= ends + timedelta(seconds=seconds)
     assert until <= max(cap, ends)
     assert until in {ends, cap, ends + timedelta(seconds=seconds)}
@@ -107,5 +107,5 @@ def test_many_small_extensions_reach_no_further_than_one(*, steps: list[int]) ->
     """The cap counts from the creation of the hold, so no buyer keeps a seat for ever by many requests."""
     ends = MADE + timedelta(seconds=600)
     for seconds in steps:
-        ends = law.extended_until(Policy(), created_at=MADE, expires_at=ends, seconds=seconds)
+        ends = rules.extended_until(Policy(), created_at=MADE, expires_at=ends, seconds=seconds)
     assert ends == MADE + timedelta(seconds=min(600 + sum(steps), 1800))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earmark.domain import payment as law
+from earmark.domain import payment as rules
 from earmark.domain.id_types import BookingId, EventId, PaymentId, RefundId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import (
@@ -55,7 +55,7 @@ def refund(amount: int) -> Refund:
 def after_reports(payment: Payment, *said: ReportedState, wanted: bool = True) -> Payment:
     for reported in said:
         captured = PRICE if reported is ReportedState.CAPTURED else 0
-        payment = law.after_report(payment, reported, wanted=wanted, captured=captured)
+        payment = rules.after_report(payment, reported, wanted=wanted, captured=captured)
     return payment
 
 
@@ -91,7 +91,7 @@ def test_a_sale_ends_alike_in_any_order_of_reports(said: list[ReportedState], or
 @pytest.mark.parametrize("captured", [0, 1, PRICE - 1, PRICE + 1])
 def test_another_amount_than_was_requested_needs_attention(captured: int) -> None:
     """A gateway that takes too much, or too little, is not argued with."""
-    payment = law.after_report(opened(), ReportedState.CAPTURED, wanted=True, captured=captured)
+    payment = rules.after_report(opened(), ReportedState.CAPTURED, wanted=True, captured=captured)
     assert (payment.state, payment.code) == (PaymentState.NEEDS_ATTENTION, "captured_another_amount")
     assert payment.captured == min(captured, PRICE)
 
@@ -106,9 +106,9 @@ def test_an_unwanted_payment_is_given_up_and_never_captured() -> None:
 
 def test_silence_is_unknown_and_never_failed() -> None:
     """A timeout says nothing of the money."""
-    assert law.unanswered(opened()).state is PaymentState.UNKNOWN
+    assert rules.unanswered(opened()).state is PaymentState.UNKNOWN
     for state in set(PaymentState) - {PaymentState.PENDING}:
-        assert law.unanswered(opened(state=state)).state is state
+        assert rules.unanswered(opened(state=state)).state is state
 
 
 def test_every_change_of_state_is_an_edge() -> None:
@@ -118,30 +118,30 @@ def test_every_change_of_state_is_an_edge() -> None:
         for state, reported, wanted in itertools.product(STATE_AFTER_REPORT, ReportedState, (True, False))
         if (after := after_reports(opened(state=state), reported, wanted=wanted)).state is not state
     }
-    found |= {(state, law.given_up(opened(state=state)).state) for state in UNDECIDED | {PaymentState.AUTHORISED}}
+    found |= {(state, rules.given_up(opened(state=state)).state) for state in UNDECIDED | {PaymentState.AUTHORISED}}
     found |= {(PaymentState.PENDING, PaymentState.UNKNOWN)}
     flagged = opened(state=PaymentState.NEEDS_ATTENTION, captured=PRICE)
-    found |= {(PaymentState.NEEDS_ATTENTION, law.settled(flagged, [], how=SettledAs.KEPT, note="x").state)}
-    found |= {(state, law.flagged(opened(state=state), code="x").state) for state in TAKEN}
+    found |= {(PaymentState.NEEDS_ATTENTION, rules.settled(flagged, [], how=SettledAs.KEPT, note="x").state)}
+    found |= {(state, rules.flagged(opened(state=state), code="x").state) for state in TAKEN}
     found |= {
-        (state, law.after_report(opened(state=state), ReportedState.CAPTURED, wanted=True, captured=1).state)
+        (state, rules.after_report(opened(state=state), ReportedState.CAPTURED, wanted=True, captured=1).state)
         for state in STATE_AFTER_REPORT.keys() - {PaymentState.NEEDS_ATTENTION}
     }
-    found |= {(PaymentState.CAPTURED, law.repaid(_owing(amount), refund(amount)).state) for amount in (1, PRICE)} | {
+    found |= {(PaymentState.CAPTURED, rules.repaid(_owing(amount), refund(amount)).state) for amount in (1, PRICE)} | {
         (PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED)
     }
     assert found == EDGES
 
 
 def _owing(amount: int) -> Payment:
-    return law.owing(opened(state=PaymentState.CAPTURED, captured=PRICE), amount)
+    return rules.owing(opened(state=PaymentState.CAPTURED, captured=PRICE), amount)
 
 
 @pytest.mark.parametrize("amount", [0, -1, PRICE + 1])
 def test_a_refund_is_at_least_a_cent_and_at_most_what_is_left(amount: int) -> None:
     """Neither nothing, nor less than nothing, nor more than was taken."""
     with pytest.raises(RefundRefused) as refused:
-        law.owing(opened(state=PaymentState.CAPTURED, captured=PRICE), amount)
+        rules.owing(opened(state=PaymentState.CAPTURED, captured=PRICE), amount)
     assert refused.value.available == PRICE
 
 
@@ -151,7 +151,7 @@ def test_refunds_in_parts_never_exceed_the_charge(parts: list[int]) -> None:
     payment = opened(state=PaymentState.CAPTURED, captured=PRICE)
     for part in parts:
         try:
-            payment = law.owing(payment, part)
+            payment = rules.owing(payment, part)
         except RefundRefused:
             assert payment.refunding + part > PRICE
     assert payment.refunding == PRICE - payment.left <= PRICE
@@ -161,13 +161,13 @@ def test_an_unanswered_payment_is_queried_less_and_less_often_and_for_ever() -> 
     """Quickly at first; after a new report, quickly again."""
     payment, waits = opened(state=PaymentState.UNKNOWN), []
     for _ in range(12):
-        payment = law.scheduled(payment, now=NOW, tried=True)
+        payment = rules.scheduled(payment, now=NOW, tried=True)
         assert payment.due_at is not None
         waits.append((payment.due_at - NOW).total_seconds())
     assert waits == sorted(waits)
-    assert waits[-1] == law.WAIT_SECONDS_MAX
-    fresh = law.scheduled(payment, now=NOW, tried=False)
-    assert fresh.due_at == NOW + timedelta(seconds=law.WAIT_SECONDS_MIN)
+    assert waits[-1] == rules.WAIT_SECONDS_MAX
+    fresh = rules.scheduled(payment, now=NOW, tried=False)
+    assert fresh.due_at == NOW + timedelta(seconds=rules.WAIT_SECONDS_MIN)
 
 
 @pytest.mark.parametrize("state", sorted(PaymentState))
@@ -175,31 +175,31 @@ def test_what_is_over_is_not_looked_at_again(state: PaymentState) -> None:
     """And what is not over always is."""
     over = {PaymentState.CAPTURED, PaymentState.PARTIALLY_REFUNDED, PaymentState.REFUNDED}
     over |= {PaymentState.VOIDED, PaymentState.FAILED, PaymentState.SETTLED}
-    due = law.scheduled(opened(state=state), now=NOW + timedelta(days=2), tried=False).due_at
+    due = rules.scheduled(opened(state=state), now=NOW + timedelta(days=2), tried=False).due_at
     assert (due is None) == (state in over)
     owes = opened(state=PaymentState.CAPTURED, captured=PRICE, refunding=1)
-    assert law.scheduled(owes, now=NOW, tried=False).due_at is not None
+    assert rules.scheduled(owes, now=NOW, tried=False).due_at is not None
     stuck = opened(state=PaymentState.NEEDS_ATTENTION, captured=PRICE, refunding=1)
-    assert law.scheduled(stuck, now=NOW, tried=False).due_at is None
+    assert rules.scheduled(stuck, now=NOW, tried=False).due_at is None
 
 
 @pytest.mark.parametrize("state", [PaymentState.FAILED, PaymentState.VOIDED])
 def test_a_failed_payment_is_queried_a_few_times_more(state: PaymentState) -> None:
     """Within a day or so: a gateway may have declined and captured the money all the same, and its callback be lost."""
     now, looks = NOW, []
-    while (due := law.scheduled(opened(state=state), now=now, tried=False).due_at) is not None:
+    while (due := rules.scheduled(opened(state=state), now=now, tried=False).due_at) is not None:
         looks.append((due - NOW).total_seconds())
         now = due
-    assert looks == list(law.LOOK_BACK_SECONDS)
+    assert looks == list(rules.LOOK_BACK_SECONDS)
 
 
 def test_paying_is_pinned_for_a_quarter_of_an_hour_at_a_time_and_an_hour_in_all() -> None:
     """While the gateway says that it is deciding."""
-    pinned = [law.paying_until(began=NOW, now=NOW + timedelta(seconds=after)) for after in (0, 600, 3000, 9000)]
+    pinned = [rules.paying_until(began=NOW, now=NOW + timedelta(seconds=after)) for after in (0, 600, 3000, 9000)]
     assert [(until - NOW).total_seconds() for until in pinned] == [900, 1500, 3600, 3600]
 
 
 def test_a_shops_own_reference_is_no_payment_of_ours() -> None:
     """Ours are UUIDs."""
-    assert law.payment_id_of("till-1") is None
-    assert law.payment_id_of(str(UUID(int=1))) == UUID(int=1)
+    assert rules.payment_id_of("till-1") is None
+    assert rules.payment_id_of(str(UUID(int=1))) == UUID(int=1)

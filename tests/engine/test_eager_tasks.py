@@ -72,7 +72,7 @@ async def test_control_a_slot_that_is_noted_after_its_end_is_never_free(
     """With one slot less for each lone request, the fourth is never begun."""
 
     def take_slot(queue: BatchQueue[Any]) -> None:
-        queue._running.add(asyncio.get_running_loop().create_task(queue._drive()))
+        queue._running.add(asyncio.get_running_loop().create_task(queue._run_batches()))
 
     monkeypatch.setattr(BatchQueue, "_take_slot", take_slot)
     with eager_tasks():
@@ -164,8 +164,8 @@ async def test_control_a_row_that_is_waited_for_before_its_request_is_queued_bre
     queue, carried = queue_that_meets_a_locked_row()
     slots: list[asyncio.Task[None]] = []
     with eager_tasks():
-        drive = queue._drive
-        monkeypatch.setattr(queue, "_take_slot", lambda: slots.append(asyncio.create_task(drive())))
+        run_batches = queue._run_batches
+        monkeypatch.setattr(queue, "_take_slot", lambda: slots.append(asyncio.create_task(run_batches())))
         request = asyncio.create_task(queue.submit(ask_number(1, needs="P"), within=60))
     with pytest.raises(KeyError):
         await slots[0]

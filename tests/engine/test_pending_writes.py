@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from tests.engine.conftest import NOW
 
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.domain.bookable_event import Event
 from earmark.domain.booking import Booking, Lines, PoolLine, SeatLine
 from earmark.domain.booking_state_machine import MOVES, State, Verb
@@ -113,7 +113,7 @@ def test_counts_follow_from_the_two_states(
 def test_a_sale_cancelled_in_part_frees_that_part(writes: PendingWrites) -> None:
     """One seat and two units of five go: the total, the sold units and the one seat's pointer follow."""
     sale = booking_in(State.CONFIRMED)
-    kept, _ = law.cancel_lines(sale, seats={SeatId("A2")}, pools={PoolId("GA"): 2}, now=NOW)
+    kept, _ = booking_rules.cancel_lines(sale, seats={SeatId("A2")}, pools={PoolId("GA"): 2}, now=NOW)
     writes.move(Verb.CANCEL, sale, kept, command=ask_of())
     written = writes.changes()
     assert written.totals == {ADA: -3}
@@ -124,7 +124,7 @@ def test_a_sale_cancelled_in_part_frees_that_part(writes: PendingWrites) -> None
 def test_a_whole_cancelled_pool_line_is_freed_too(writes: PendingWrites) -> None:
     """A pool that the booking no longer names still gets its units."""
     sale = booking_in(State.CONFIRMED)
-    kept, _ = law.cancel_lines(sale, seats=(), pools={PoolId("GA"): 3}, now=NOW)
+    kept, _ = booking_rules.cancel_lines(sale, seats=(), pools={PoolId("GA"): 3}, now=NOW)
     writes.move(Verb.CANCEL, sale, kept, command=ask_of())
     assert writes.changes().pools == {GA: PoolDelta(sold=-3)}
 
@@ -149,10 +149,10 @@ def test_a_hold_points_its_seats_to_itself(writes: PendingWrites) -> None:
 def test_two_steps_of_one_booking_are_counted_one_after_the_other(writes: PendingWrites) -> None:
     """Within a transaction the second step starts where the first one ended, and both are recorded."""
     sale = booking_in(State.CONFIRMED)
-    less, _ = law.cancel_lines(sale, seats={SeatId("A1")}, pools={}, now=NOW)
+    less, _ = booking_rules.cancel_lines(sale, seats={SeatId("A1")}, pools={}, now=NOW)
     writes.move(Verb.CANCEL, sale, less, command=ask_of(number=1))
     assert writes.current(sale) is less
-    gone = law.cancel(writes.current(sale), now=NOW)
+    gone = booking_rules.cancel(writes.current(sale), now=NOW)
     writes.move(Verb.CANCEL, less, gone, command=ask_of(number=2))
     written = writes.changes()
     assert written.totals == {ADA: -5}
@@ -187,7 +187,7 @@ def test_entries_of_the_clock_name_the_clock(writes: PendingWrites) -> None:
 def test_an_entry_has_the_actor_the_verb_and_what_changed(writes: PendingWrites) -> None:
     """Before, after, actor, reason, and exactly the facts that are other than they were, new and old."""
     sale = booking_in(State.CONFIRMED)
-    kept, _ = law.cancel_lines(sale, seats={SeatId("A2")}, pools={}, now=NOW)
+    kept, _ = booking_rules.cancel_lines(sale, seats={SeatId("A2")}, pools={}, now=NOW)
     writes.move(Verb.CANCEL, sale, kept, command=ask_of(number=9), reason="ill")
     (entry,) = writes.changes().entries
     assert (entry.id.int, entry.actor, entry.reason) == (9, "the shop", "ill")

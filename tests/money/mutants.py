@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import msgspec
 
-from earmark.domain import payment as law
+from earmark.domain import payment as payment_rules
 from earmark.domain.id_types import RefundId
 from earmark.domain.payment import ReportedState
 from earmark.engine.ports.gateway import GatewaySilent, RefundOrder, RefundReport, Report
@@ -94,13 +94,13 @@ def late_money_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_is_retried(patch: pytest.MonkeyPatch) -> None:
     """A call without an answer is never repeated."""
-    scheduled = law.scheduled
+    scheduled = payment_rules.scheduled
 
     def once(payment: Payment, *, tried: bool, **how: Any) -> Payment:
         after = scheduled(payment, tried=tried, **how)
         return msgspec.structs.replace(after, due_at=None) if tried else after
 
-    patch.setattr(law, "scheduled", once)
+    patch.setattr(payment_rules, "scheduled", once)
 
 
 def a_cancellation_forgets_the_money(patch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def everything_is_charged_in_euro(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_look_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(law, "_look_back_at", lambda *_, **__: None)
+    patch.setattr(payment_rules, "_look_back_at", lambda *_, **__: None)
 
 
 MUTANTS: tuple[Mutant, ...] = (

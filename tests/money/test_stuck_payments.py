@@ -15,7 +15,7 @@ from tests.money.test_needs_attention import settle
 from tests.payments.gateways.conformance.gateways_under_test import served_sandbox
 
 from earmark.clock import MovableClock
-from earmark.domain import payment as law
+from earmark.domain import payment as payment_rules
 from earmark.domain.booking_state_machine import State
 from earmark.domain.payment import PaymentState, ReportedState, SettledAs
 from earmark.engine.ports.gateway import GatewaySilent, RefundReport, Report, ReportedRefundState
@@ -82,7 +82,7 @@ async def test_control_without_the_look_up_the_sale_is_lost(
     store: Store, clock: MovableClock, ids: Uuid7Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same order again and again is the same 500."""
-    monkeypatch.setattr(law, "is_to_be_looked_up", lambda _: False)
+    monkeypatch.setattr(payment_rules, "is_to_be_looked_up", lambda _: False)
     world = World(store, clock=clock, ids=ids)
     held = await unanswered(world, Fault.ERROR_AFTER)
     await wait(world, seconds=1200)
@@ -123,7 +123,7 @@ async def test_no_create_is_sent_after_twenty_hours_whatever_pins_the_hold(
     pinned = msgspec.structs.replace(about.booking, paying_until=later + timedelta(hours=1))
     late = msgspec.structs.replace(about, now=later, booking=pinned)
     assert next_step(late, ask_gateway=False) is PaymentStep.STATUS
-    monkeypatch.setattr(law, "may_resend", lambda *_, **__: True)
+    monkeypatch.setattr(payment_rules, "may_resend", lambda *_, **__: True)
     assert next_step(late, ask_gateway=False) is PaymentStep.AUTHORISE, "the control"
 
 

@@ -117,7 +117,7 @@ async def test_a_duplicate_past_its_deadline_gets_in_progress(
     database: RaceDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the first, gives up, and never happens by itself."""
-    monkeypatch.setattr("earmark.engine.batch_transaction.TWIN_DELAY_SECONDS", 60)
+    monkeypatch.setattr("earmark.engine.batch_transaction.REPEAT_DELAY_SECONDS", 60)
     idempotency = KeyedRequest(
         key=IdempotencyKey("shop", "twin"), request_hash=b"", write=lambda booking, _: (201, str(booking.id).encode())
     )

@@ -190,9 +190,9 @@ async def test_two_requests_for_one_booking_see_each_other(database: RaceDatabas
 async def test_only_the_newest_holds_are_cached(database: RaceDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a process does not grow with what it sells."""
     server, oldest = await holding(database, "A1")
-    recall = server.store.seat_cache
-    monkeypatch.setattr(recall, "_bookings_max", 2)
+    cache = server.store.seat_cache
+    monkeypatch.setattr(cache, "_bookings_max", 2)
     newer = [granted(await server.submit(a_hold(seat, buyer=seat)).outcome()) for seat in ("A2", "A3")]
-    assert list(recall._bookings) == [held.id for held in newer]
+    assert list(cache._bookings) == [held.id for held in newer]
     granted(await server.submit(a_confirm(oldest)).outcome())
     assert server.store.ran[-1] == "look"

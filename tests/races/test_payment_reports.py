@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from earmark.domain import booking as booking_law
+from earmark.domain import booking as booking_rules
 from earmark.domain.booking_state_machine import State
 from earmark.domain.payment import LEASE_SECONDS, Payment, PaymentState, ReportedState
 from earmark.payments.build_gateway_orders import order_of
@@ -83,7 +83,7 @@ async def test_a_decline_that_is_not_bound_to_its_payment_ends_another(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A buyer whose second card is being charged loses the booking to the first card's decline."""
-    monkeypatch.setattr(booking_law, "wants", wants_whatever_is_paid)
+    monkeypatch.setattr(booking_rules, "wants", wants_whatever_is_paid)
     held, _ = await a_decline_is_reported_again_after_the_next_payment(shop, shortcuts.JUDGES_PAYMENTS_AS_THEY_BEGAN)
     assert await shop.database.state(held) == "held"
 
@@ -95,7 +95,7 @@ async def test_either_of_two_guards_keeps_a_repeated_decline_from_the_next_payme
     """A payment that has failed does not fail again, and only the booking's open payment can change it."""
     shortcut = AS_BUILT
     if guard == "the payment's state":
-        monkeypatch.setattr(booking_law, "wants", wants_whatever_is_paid)
+        monkeypatch.setattr(booking_rules, "wants", wants_whatever_is_paid)
     else:
         shortcut = shortcuts.JUDGES_PAYMENTS_AS_THEY_BEGAN
     held, second = await a_decline_is_reported_again_after_the_next_payment(shop, shortcut)

@@ -393,15 +393,15 @@ def looking_for(seat: str, event: str = "play") -> RowsNeeded:
     return RowsNeeded(events=[EventId(event)], seats=[SeatRef(EventId(event), SeatId(seat))])
 
 
-def knows(recall: SeatCache, seat: str, event: str = "play") -> bool:
-    return recall.find(looking_for(seat, event), offset=timedelta(0)) is not None
+def knows(cache: SeatCache, seat: str, event: str = "play") -> bool:
+    return cache.find(looking_for(seat, event), offset=timedelta(0)) is not None
 
 
-async def loaded(recall: SeatCache, *names: str) -> None:
+async def loaded(cache: SeatCache, *names: str) -> None:
     """Learn of events, one after the other."""
     for name in names:
-        recall.keep_events([an_event(name)], now=NOW)
-        await until(lambda: not recall._reading)
+        cache.keep_events([an_event(name)], now=NOW)
+        await until(lambda: not cache._reading)
 
 
 async def test_a_seat_sold_while_its_event_is_read_is_not_fresh() -> None:
@@ -409,14 +409,14 @@ async def test_a_seat_sold_while_its_event_is_read_is_not_fresh() -> None:
     pages = Pages(10)
     pages.after = 1
     pages.may_go_on.clear()
-    recall = SeatCache(pages.read, requests_per_page=0)
-    recall.keep_events([an_event()], now=NOW)
+    cache = SeatCache(pages.read, requests_per_page=0)
+    cache.keep_events([an_event()], now=NOW)
     await until(lambda: pages.reads)
-    recall.remove_seats([SeatRef(EventId("play"), SeatId("S000003"))])
+    cache.remove_seats([SeatRef(EventId("play"), SeatId("S000003"))])
     pages.may_go_on.set()
-    await until(lambda: not recall._reading)
-    assert knows(recall, "S000002")
-    assert not knows(recall, "S000003")
+    await until(lambda: not cache._reading)
+    assert knows(cache, "S000002")
+    assert not knows(cache, "S000003")
 
 
 async def test_one_event_is_read_at_a_time_and_no_request_waits_for_it() -> None:
@@ -424,17 +424,17 @@ async def test_one_event_is_read_at_a_time_and_no_request_waits_for_it() -> None
     pages = Pages(10)
     pages.after = 1
     pages.may_go_on.clear()
-    recall = SeatCache(pages.read, requests_per_page=0)
-    recall.keep_events([an_event("one"), an_event("two")], now=NOW)
-    recall.keep_events([an_event("two")], now=NOW)
-    assert not knows(recall, "S000001", "one")
-    await until(lambda: knows(recall, "S000001", "one"))
-    assert recall._reading is not None
-    assert not knows(recall, "S000001", "two")
+    cache = SeatCache(pages.read, requests_per_page=0)
+    cache.keep_events([an_event("one"), an_event("two")], now=NOW)
+    cache.keep_events([an_event("two")], now=NOW)
+    assert not knows(cache, "S000001", "one")
+    await until(lambda: knows(cache, "S000001", "one"))
+    assert cache._reading is not None
+    assert not knows(cache, "S000001", "two")
     assert pages.reads == 1
     pages.may_go_on.set()
-    await until(lambda: not recall._reading)
-    assert knows(recall, "S000001", "two")
+    await until(lambda: not cache._reading)
+    assert knows(cache, "S000001", "two")
     assert pages.reads == 2
 
 
@@ -442,26 +442,26 @@ async def test_an_event_that_cannot_be_read_is_not_cached() -> None:
     """Nor is a part of it cached; the next read tries again."""
     pages = Pages(10)
     pages.broken = True
-    recall = SeatCache(pages.read, requests_per_page=0)
-    await loaded(recall, "play")
-    assert not knows(recall, "S000001")
+    cache = SeatCache(pages.read, requests_per_page=0)
+    await loaded(cache, "play")
+    assert not knows(cache, "S000001")
     pages.broken = False
-    await loaded(recall, "play")
-    assert knows(recall, "S000001")
+    await loaded(cache, "play")
+    assert knows(cache, "S000001")
 
 
 async def test_reading_stops_when_the_store_closes() -> None:
     """Nothing is left running."""
     pages = Pages(10)
-    recall = SeatCache(pages.read, requests_per_page=0)
-    recall.keep_events([an_event()], now=NOW)
+    cache = SeatCache(pages.read, requests_per_page=0)
+    cache.keep_events([an_event()], now=NOW)
     pages.may_go_on.clear()
     await asyncio.sleep(0)
-    task = recall._reading
+    task = cache._reading
     assert task is not None
-    await recall.close()
+    await cache.close()
     assert task.done()
-    await recall.close()
+    await cache.close()
 
 
 async def test_the_cache_is_bounded_and_keeps_the_event_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,59 +470,59 @@ async def test_the_cache_is_bounded_and_keeps_the_event_used_last(monkeypatch: p
     monkeypatch.setattr(module, "PAGE", 4)
     monkeypatch.setattr(module, "KEPT_SECONDS", 0.0)
     pages = Pages(10)
-    recall = SeatCache(pages.read, requests_per_page=0)
-    await loaded(recall, "one", "two", "three")
-    assert knows(recall, "S000001", "one")
-    await loaded(recall, "four")
-    assert [knows(recall, "S000001", name) for name in ("one", "two", "three", "four")] == [True, False, True, True]
-    assert recall._seats == 30
+    cache = SeatCache(pages.read, requests_per_page=0)
+    await loaded(cache, "one", "two", "three")
+    assert knows(cache, "S000001", "one")
+    await loaded(cache, "four")
+    assert [knows(cache, "S000001", name) for name in ("one", "two", "three", "four")] == [True, False, True, True]
+    assert cache._seats == 30
     pages.names = [f"S{n:06}" for n in range(31)]
-    await loaded(recall, "stadium")
-    assert not knows(recall, "S000001", "stadium")
-    assert recall._seats <= 30
+    await loaded(cache, "stadium")
+    assert not knows(cache, "S000001", "stadium")
+    assert cache._seats <= 30
 
 
 async def test_events_do_not_evict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where more events are sold than fit, caching them in turn would cost more than reading."""
     monkeypatch.setattr(module, "SEATS_MAX", 30)
     pages = Pages(10)
-    recall = SeatCache(pages.read, requests_per_page=0)
+    cache = SeatCache(pages.read, requests_per_page=0)
     names = ("one", "two", "three", "four")
     for _ in range(5):
         for name in names:
-            await loaded(recall, name)
-            knows(recall, "S000001", name)
-    assert [knows(recall, "S000001", name) for name in names] == [True, True, True, False]
-    assert (pages.reads, recall._seats) == (4, 30)
+            await loaded(cache, name)
+            knows(cache, "S000001", name)
+    assert [knows(cache, "S000001", name) for name in names] == [True, True, True, False]
+    assert (pages.reads, cache._seats) == (4, 30)
 
 
 async def test_an_event_is_read_as_fast_as_it_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page for every so many requests, and known only when all of it is."""
     monkeypatch.setattr(module, "PAGE", 4)
     pages = Pages(10)
-    recall = SeatCache(pages.read, requests_per_page=5)
+    cache = SeatCache(pages.read, requests_per_page=5)
     read = []
     for _ in range(16):
-        await loaded(recall, "play")
+        await loaded(cache, "play")
         read.append(pages.reads)
     assert read == [0] * 4 + [1] * 5 + [2] * 5 + [3] * 2
-    assert knows(recall, "S000009")
+    assert knows(cache, "S000009")
     for requests, reads in ((8, False), (0, False), (2, True)):
-        recall.keep_events([an_event("one"), an_event("two")], now=NOW, requests=requests)
-        assert (recall._reading is not None) is reads
-    await recall.close()
+        cache.keep_events([an_event("one"), an_event("two")], now=NOW, requests=requests)
+        assert (cache._reading is not None) is reads
+    await cache.close()
 
 
 async def test_what_was_given_is_not_counted_twice() -> None:
     """The bound is on what is cached, so the count must be right."""
-    recall = SeatCache(Pages(10).read, requests_per_page=0)
-    await loaded(recall, "play")
+    cache = SeatCache(Pages(10).read, requests_per_page=0)
+    await loaded(cache, "play")
     ref = SeatRef(EventId("play"), SeatId("S000001"))
-    recall.remove_seats([ref])
-    recall.remove_seats([ref])
-    assert recall._seats == 9
-    recall.drop_outdated([EventId("play")])
-    assert recall._seats == 0
+    cache.remove_seats([ref])
+    cache.remove_seats([ref])
+    assert cache._seats == 9
+    cache.drop_outdated([EventId("play")])
+    assert cache._seats == 0
 
 
 async def test_an_uncertain_event_is_read_for_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,15 +530,15 @@ async def test_an_uncertain_event_is_read_for_longer_each_time(monkeypatch: pyte
     moment = 0.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment))
     pages = Pages(10)
-    recall = SeatCache(pages.read, requests_per_page=0)
+    cache = SeatCache(pages.read, requests_per_page=0)
     lasted = []
     for _ in range(6):
-        await loaded(recall, "play")
-        recall.drop_outdated([EventId("play")])
+        await loaded(cache, "play")
+        cache.drop_outdated([EventId("play")])
         began = moment
-        while recall._is_left_out(EventId("play")):
-            recall.keep_events([an_event()], now=NOW)
-            assert not recall._reading
+        while cache._is_left_out(EventId("play")):
+            cache.keep_events([an_event()], now=NOW)
+            assert not cache._reading
             moment += 0.5
         lasted.append(moment - began)
     assert lasted == [5, 10, 20, 40, 60, 60]

@@ -9,7 +9,7 @@ import pytest
 from tests.sandbox.support import PRICE
 
 from earmark import config
-from earmark.domain import payment as law
+from earmark.domain import payment as payment_rules
 from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import (
@@ -234,7 +234,7 @@ async def test_a_refund_of_a_lost_bank_is_refused_after_a_day(store: Store, cloc
     assert (payment.state, payment.code) == (PaymentState.NEEDS_ATTENTION, FOREIGN)
     assert (refund.state, refund.code, payment.refunded) == (RefundState.REFUSED, FOREIGN, 0)
     assert (await store.watch_money(limit=100)).open == 0
-    settled = law.settled(payment, [refund], how=SettledAs.REFUNDED, note="test money")
+    settled = payment_rules.settled(payment, [refund], how=SettledAs.REFUNDED, note="test money")
     assert settled.state is PaymentState.SETTLED
 
 

@@ -11,7 +11,7 @@ from tests.api.conftest import KEY
 from earmark.asgi import Service
 from earmark.clock import SystemClock
 from earmark.config import Settings
-from earmark.domain import payment as law
+from earmark.domain import payment as payment_rules
 from earmark.domain.live_or_test_mode import Mode
 from earmark.errors import StoreUnavailable
 from earmark.library import Earmark
@@ -160,7 +160,7 @@ async def test_the_library_completes_payments_at_the_callers_own_gateway(
     monkeypatch: pytest.MonkeyPatch, *, workers: bool
 ) -> None:
     """With workers the reconciler asks the gateway again; without them, the control, the payment stays open."""
-    monkeypatch.setattr(law, "WAIT_SECONDS_MIN", 0.1)
+    monkeypatch.setattr(payment_rules, "WAIT_SECONDS_MIN", 0.1)
     gateway = SandboxGateway(Sandbox(SystemClock()))
     gateway.script.add(Fault.ERROR_BEFORE, "capture")
     async with Earmark.open("memory:", mode="test", gateways={"own": gateway}, workers=workers) as shop:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from earmark.domain import api_key as law
+from earmark.domain import api_key as key_rules
 from earmark.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Keys:
         """A new key, good at once."""
 
         async def work(steps: KeySteps) -> ApiKey:
-            key = law.new_key(
+            key = key_rules.new_key(
                 key_id, name=name, mode=mode, scopes=scopes, secret_hash=secret_hash, now=steps.now, seconds=seconds
             )
             if not await steps.insert(key):
@@ -95,7 +95,7 @@ class Keys:
         """A new secret for the same key. The old one is good for so long, and one before that no more."""
 
         async def work(steps: KeySteps) -> ApiKey:
-            key = law.rotated(
+            key = key_rules.rotated(
                 await _locked(steps, key_id), secret_hash=secret_hash, grace_seconds=grace_seconds, now=steps.now
             )
             await steps.change(key)
@@ -108,7 +108,7 @@ class Keys:
 
         async def work(steps: KeySteps) -> ApiKey:
             before = await _locked(steps, key_id)
-            after = law.revoked(before, now=steps.now)
+            after = key_rules.revoked(before, now=steps.now)
             if after is not before:
                 await steps.change(after)
             return after

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=Command)
 B = TypeVar("B", bound=BookingCommand)
 
-TWIN_ROUNDS_MAX = 1000
-TWIN_DELAY_SECONDS = 0.01
+REPEAT_ROUNDS_MAX = 1000
+REPEAT_DELAY_SECONDS = 0.01
 
 
 class BatchDecisions(Generic[A]):
@@ -94,11 +94,11 @@ class BatchDecisions(Generic[A]):
         """Set the command's result. A response that a key keeps is also the one that the client gets."""
         self._set_outcome(command, Decided(value=value, now=self.now, wrote=wrote, record=record))
 
-    async def close(self, **offer: Any) -> list[Outcome]:
+    async def close(self, **event_changes: Any) -> list[Outcome]:
         """Write what moved (and what an operator changed), and return the outcomes in arrival order."""
         outcomes = [self._outcomes[number] for number in range(len(self._batch))]
         if self.writes:
-            await self.transaction.write(self.writes.changes(**offer))
+            await self.transaction.write(self.writes.changes(**event_changes))
         return outcomes
 
     def _set_outcome(self, command: A, outcome: Outcome) -> None:
@@ -116,10 +116,10 @@ class BatchDecisions(Generic[A]):
                 same = command.idempotency.is_of(memory.request_hash)
                 self._set_outcome(command, Replayed(record=memory) if same else IdempotencyMismatch())
             elif key in start.busy or key in taken:
-                twin = TryAgain(
-                    refusal=IdempotencyInProgress(), rounds_max=TWIN_ROUNDS_MAX, delay_seconds=TWIN_DELAY_SECONDS
+                repeat = TryAgain(
+                    refusal=IdempotencyInProgress(), rounds_max=REPEAT_ROUNDS_MAX, delay_seconds=REPEAT_DELAY_SECONDS
                 )
-                self._set_outcome(command, twin)
+                self._set_outcome(command, repeat)
             taken.add(key)
 
 
@@ -132,13 +132,13 @@ async def open_on_bookings(transaction: Transaction, batch: Sequence[B], *, ids:
 async def decide_on_bookings(
     decisions: BatchDecisions[B],
     verb: Verb,
-    law: Callable[[B, Booking, datetime], Booking],
+    rule: Callable[[B, Booking, datetime], Booking],
     *,
     reason: Callable[[B], str | None],
 ) -> list[Outcome]:
     """What verbs on one booking have in common: lock, decide by the locked row, write."""
     bookings = await lock(decisions)
-    decide(decisions, verb, law, bookings=bookings, reason=reason)
+    decide(decisions, verb, rule, bookings=bookings, reason=reason)
     await lock_counts(decisions)
     return await decisions.close()
 
@@ -157,7 +157,7 @@ async def lock_counts(decisions: BatchDecisions[B]) -> None:
 def decide(
     decisions: BatchDecisions[B],
     verb: Verb,
-    law: Callable[[B, Booking, datetime], Booking],
+    rule: Callable[[B, Booking, datetime], Booking],
     *,
     bookings: Mapping[BookingId, Booking],
     reason: Callable[[B], str | None],
@@ -166,7 +166,7 @@ def decide(
     for command in decisions.waiting:
         try:
             before = find(decisions, command, bookings, verb=verb)
-            after = law(command, before, decisions.now)
+            after = rule(command, before, decisions.now)
         except Refusal as refusal:
             decisions.refuse(command, refusal)
             continue

@@ -17,7 +17,7 @@ import msgspec
 from earmark.domain.booking_state_machine import State
 from earmark.domain.idempotency_record import IdempotencyKey, IdempotencyRecord
 from earmark.domain.payment import was_denied
-from earmark.engine.batch_transaction import TWIN_DELAY_SECONDS
+from earmark.engine.batch_transaction import REPEAT_DELAY_SECONDS
 from earmark.engine.batched_reads import SharedReads
 from earmark.engine.commands_and_results import Replayed
 from earmark.engine.ports.store import PaymentSnapshot
@@ -96,7 +96,7 @@ class KnownKeys:
             start = await self._store.transact(lambda transaction: transaction.begin([key]), within=within)
             if key not in start.busy:
                 return start.remembered.get(key)
-            await asyncio.sleep(TWIN_DELAY_SECONDS)
+            await asyncio.sleep(REPEAT_DELAY_SECONDS)
 
     async def _are_known(self, keys: Sequence[IdempotencyKey]) -> list[bool]:
         known = await self._store.known_keys(keys)

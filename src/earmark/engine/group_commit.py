@@ -177,7 +177,7 @@ class BatchQueue(Generic[A]):
             self._watch_for_standstill()
 
     def _take_slot(self) -> None:
-        slot = asyncio.get_running_loop().create_task(self._drive())
+        slot = asyncio.get_running_loop().create_task(self._run_batches())
         if not slot.done():  # with `asyncio.eager_task_factory` it may have ended already
             self._running.add(slot)
 
@@ -193,7 +193,7 @@ class BatchQueue(Generic[A]):
             self._take_slot()
         self._watch_for_standstill()
 
-    async def _drive(self) -> None:
+    async def _run_batches(self) -> None:
         """Use one connection slot: batch after batch until the queue is empty."""
         # The request that came first made this task, but it serves all: its id is not for others' log lines.
         logs.request_id.set(None)
@@ -207,7 +207,7 @@ class BatchQueue(Generic[A]):
                 self._requests_in_flight += len(batch)
                 try:
                     with self._observer.batch(self._verb, [request.mark for request in batch]):
-                        await self._carry(batch)
+                        await self._run_batch(batch)
                 finally:
                     self._requests_in_flight -= len(batch)
                     self._claimed -= claimed
@@ -237,7 +237,7 @@ class BatchQueue(Generic[A]):
         self._queue.extendleft(reversed(passed))
         return batch
 
-    async def _carry(self, requests: Sequence[QueuedRequest[A]]) -> None:
+    async def _run_batch(self, requests: Sequence[QueuedRequest[A]]) -> None:
         """One batch; where a row is locked, again without the requests that need it."""
         in_vain = 0
         while requests:
@@ -289,8 +289,8 @@ class BatchQueue(Generic[A]):
             requests[0].fail(broken)
             return
         middle = len(requests) // 2
-        await self._carry(requests[:middle])
-        await self._carry(requests[middle:])
+        await self._run_batch(requests[:middle])
+        await self._run_batch(requests[middle:])
 
     def _start_waiting(self, row: Row) -> None:
         start_task(self._row_tasks, partial(self._wait_for_row, row))

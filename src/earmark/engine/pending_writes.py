@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.domain import journal_before_and_after_values
 from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.journal_entry import Entry
@@ -68,7 +68,7 @@ class PendingWrites:
 
     def expire(self, booking: Booking, *, reason: str) -> Booking:
         """The clock lets go of a due hold. Its seats need no write: a pointer to an ended booking is free."""
-        after = law.expire(booking, now=self.now)
+        after = booking_rules.expire(booking, now=self.now)
         self._expired[booking.id] = after
         self._count(booking, after)
         self._record(Verb.EXPIRE.value, booking, after, entry_id=self._ids.entry_id(), actor=CLOCK, reason=reason)
@@ -209,8 +209,8 @@ class PendingWrites:
         )
         self._entries.append(entry)
 
-    def changes(self, **offer: Any) -> Changes:
-        """Everything to write; `offer` holds what an operator changed about the event."""
+    def changes(self, **event_changes: Any) -> Changes:
+        """Everything to write; `event_changes` holds what an operator changed about the event."""
         return Changes(
             expired=list(self._expired.values()),
             moved=list(self._moved.values()),
@@ -225,7 +225,7 @@ class PendingWrites:
             reclaimed=list(self._reclaimed.values()),
             cleared=self._cleared,
             entries=self._entries,
-            **offer,
+            **event_changes,
         )
 
     def _count(self, before: Booking | None, after: Booking) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from earmark.domain import prepaid_account as law
+from earmark.domain import prepaid_account as account_rules
 from earmark.domain.prepaid_account import Account, AccountEntry, Draw, EntryKind
 from earmark.errors import IdempotencyMismatch, InvalidRequest
 
@@ -112,9 +112,9 @@ class Accounts:
         """
 
         async def work(steps: AccountSteps) -> Account:
-            new = law.new_account(account_id, currency=currency, mode=mode, now=steps.now)
+            new = account_rules.new_account(account_id, currency=currency, mode=mode, now=steps.now)
             found = await steps.find_code(digests)
-            if found is None and await steps.open(new, law.first_entry(new), digests[0]):
+            if found is None and await steps.open(new, account_rules.first_entry(new), digests[0]):
                 return new
             found = found or await steps.find_code(digests)
             if found is None:
@@ -133,7 +133,7 @@ class Accounts:
 
         async def work(steps: AccountSteps) -> Account:
             account = await _locked(steps, account_id)
-            entry = law.credited(account, amount, entry_id=entry_id, reason=reason, now=steps.now)
+            entry = account_rules.credited(account, amount, entry_id=entry_id, reason=reason, now=steps.now)
             if known := await steps.find_entry(EntryKind.CREDITED, entry_id):
                 if (known.account_id, known.amount) != (account_id, amount):
                     raise IdempotencyMismatch
@@ -153,12 +153,12 @@ class Accounts:
         async def work(steps: AccountSteps) -> Draw:
             account = await steps.lock(asked.account_id)
             if known := await steps.find(asked.payment_id):
-                law.check_same(known, asked)
+                account_rules.check_same(known, asked)
                 return known
-            code = law.why_not(account, asked)
+            code = account_rules.why_not(account, asked)
             new = await steps.draw(msgspec.structs.replace(asked, created_at=steps.now, code=code))
             if new and account is not None and code is None:
-                await steps.post(law.drawn(account, asked, now=steps.now))
+                await steps.post(account_rules.drawn(account, asked, now=steps.now))
             return await _found(steps, asked)
 
         return await self._books.transact(work)
@@ -171,10 +171,10 @@ class Accounts:
             known = await steps.find(asked.payment_id)
             if known is None:
                 return None
-            law.check_same(known, asked)
+            account_rules.check_same(known, asked)
             if account is None or not known.waits:
                 return known
-            await steps.post(law.taken(account, known, now=steps.now))
+            await steps.post(account_rules.taken(account, known, now=steps.now))
             return await _found(steps, asked)
 
         return await self._books.transact(work)
@@ -186,12 +186,12 @@ class Accounts:
             account = await steps.lock(asked.account_id)
             known = await steps.find(asked.payment_id)
             if known is None:
-                await steps.draw(msgspec.structs.replace(asked, created_at=steps.now, code=law.VOIDED))
+                await steps.draw(msgspec.structs.replace(asked, created_at=steps.now, code=account_rules.VOIDED))
                 return await _found(steps, asked)
-            law.check_same(known, asked)
+            account_rules.check_same(known, asked)
             if account is None or not known.waits:
                 return known
-            await steps.post(law.let_go(account, known, now=steps.now))
+            await steps.post(account_rules.let_go(account, known, now=steps.now))
             return await _found(steps, asked)
 
         return await self._books.transact(work)
@@ -204,7 +204,7 @@ class Accounts:
             known = await steps.find(asked.payment_id)
             if known is None:
                 return None
-            law.check_same(known, asked)
+            account_rules.check_same(known, asked)
             if made := await steps.find_entry(EntryKind.GIVEN_BACK, str(refund_id)):
                 if (made.payment_id, made.amount) != (asked.payment_id, amount):
                     raise IdempotencyMismatch
@@ -212,7 +212,7 @@ class Accounts:
             if account is None:
                 # Nothing was ever drawn from an account that is not there.
                 return None
-            entry = law.given_back(account, known, amount, refund_id=refund_id, now=steps.now)
+            entry = account_rules.given_back(account, known, amount, refund_id=refund_id, now=steps.now)
             await steps.post(entry)
             return entry
 
@@ -239,7 +239,7 @@ async def _found(steps: AccountSteps, asked: Draw) -> Draw:
     """As it was just written: by us, or by a twin that we could not see, at another account or at one that is not."""
     found = await steps.find(asked.payment_id)
     assert found is not None, "a payment stays"
-    law.check_same(found, asked)
+    account_rules.check_same(found, asked)
     return found
 
 

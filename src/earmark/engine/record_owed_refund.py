@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain import journal_before_and_after_values
-from earmark.domain import payment as law
+from earmark.domain import payment as payment_rules
 from earmark.domain.payment import PaymentState, Refund, payment_id_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ async def payment_of(transaction: Transaction, booking: Booking) -> Payment | No
 
 def owe(writes: PendingWrites, before: Payment, amount: int, *, refund_id: RefundId, reason: str | None) -> Payment:
     """So much of a payment is to go back: recorded here, and sent by the payment driver."""
-    after = law.scheduled(law.owing(before, amount), now=writes.now, tried=False, open_question=True)
+    after = payment_rules.scheduled(
+        payment_rules.owing(before, amount), now=writes.now, tried=False, open_question=True
+    )
     writes.refund(
         Refund(
             id=refund_id,
@@ -46,7 +48,7 @@ def owe(writes: PendingWrites, before: Payment, amount: int, *, refund_id: Refun
 def give_up(writes: PendingWrites, before: Payment) -> Payment:
     """Money that was set aside and not taken yet is let go."""
     assert before.state is PaymentState.AUTHORISED, f"a {before.state} payment is not let go"
-    after = law.scheduled(law.given_up(before), now=writes.now, tried=False)
+    after = payment_rules.scheduled(payment_rules.given_up(before), now=writes.now, tried=False)
     return writes.pay(msgspec.structs.replace(after, version=before.version + 1))
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain import booking as booking_law
+from earmark.domain import booking as booking_rules
 from earmark.domain import journal_before_and_after_values
-from earmark.domain import payment as law
+from earmark.domain import payment as payment_rules
 from earmark.domain.bookable_event import OnDecline, per_buyer_max
 from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.id_types import PoolRef, TotalRef
@@ -69,7 +69,7 @@ async def apply_silence(transaction: Transaction, *, about: PaymentSnapshot, ids
     writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    unknown = law.unanswered(before)
+    unknown = payment_rules.unanswered(before)
     if unknown is not before:
         notes.note(writes, booking, before, unknown, reason="the gateway did not answer")
     after = notes.scheduled(before, unknown, about=about, now=writes.now, open_question=True)
@@ -137,12 +137,12 @@ class _ReportedPayment:
     ) -> Payment | PaymentRowsMoved:
         """Decide what the report means, and write it."""
         before, booking, now = self._payment, self._booking, self._writes.now
-        wanted = booking_law.wants(booking, before)
-        wanted_still = wanted and not law.is_replaced(before)
-        after = law.after_report(before, report.state, wanted=wanted_still, captured=report.captured)
+        wanted = booking_rules.wants(booking, before)
+        wanted_still = wanted and not payment_rules.is_replaced(before)
+        after = payment_rules.after_report(before, report.state, wanted=wanted_still, captured=report.captured)
         news = after is not before
         after = _known(after, report)
-        if news and report.state in law.DECISIONS:
+        if news and report.state in payment_rules.DECISIONS:
             after = msgspec.structs.replace(after, processed_at=now)
         if news and booking.state is State.EXPIRED and after.state is PaymentState.CAPTURED:
             moved = await self._reclaim(after, policy=policy, nothing_due_in=nothing_due_in)
@@ -175,22 +175,22 @@ class _ReportedPayment:
         booking, now = self._booking, self._writes.now
         match after.state:
             case PaymentState.AUTHORISED | PaymentState.CAPTURED if wanted and booking.state is State.PAYING:
-                sold = booking_law.confirm_paid(booking, payment_id=str(after.id), method=after.shown_method, now=now)
+                sold = booking_rules.confirm_paid(booking, payment_id=str(after.id), method=after.shown_method, now=now)
                 self._move_booking(Verb.CONFIRM, sold, before, after)
             case PaymentState.CAPTURED if not wanted:
                 after = self._give_back(after, reason=LATE)
                 self._note(before, after, reason=LATE)
             case PaymentState.FAILED if wanted and booking.state is State.PAYING:
                 # What the shop did wrong at its gateway costs no buyer the hold, nor does a change of card.
-                keep = self._event.on_decline is OnDecline.KEEP or law.keeps_hold(after)
-                kept = booking_law.decline(booking, keep=keep, now=now)
+                keep = self._event.on_decline is OnDecline.KEEP or payment_rules.keeps_hold(after)
+                kept = booking_rules.decline(booking, keep=keep, now=now)
                 self._move_booking(Verb.DECLINE, kept, before, after, reason=after.code)
             case PaymentState.VOIDING if wanted and booking.state is State.PAYING:
                 # It is being ended for another, and was authorised meanwhile: the hold is free for the other.
-                kept = booking_law.decline(booking, keep=True, now=now)
-                self._move_booking(Verb.DECLINE, kept, before, after, reason=law.REPLACED)
+                kept = booking_rules.decline(booking, keep=True, now=now)
+                self._move_booking(Verb.DECLINE, kept, before, after, reason=payment_rules.REPLACED)
             case PaymentState.FAILED if wanted:
-                undone = booking_law.cancel(booking, now=now)
+                undone = booking_rules.cancel(booking, now=now)
                 self._move_booking(Verb.CANCEL, undone, before, after, reason=f"the capture was refused: {after.code}")
             case PaymentState.REQUIRES_ACTION | PaymentState.PENDING if wanted:
                 self._pin(before, after, processing=after.state is PaymentState.PENDING)
@@ -210,7 +210,7 @@ class _ReportedPayment:
             return None
         for owner in flipped:
             writes.expire(owner, reason="taken over")
-        sold = booking_law.confirm_paid(
+        sold = booking_rules.confirm_paid(
             booking, payment_id=str(payment.id), method=payment.shown_method, now=writes.now
         )
         totals = await self._transaction.lock_totals({booking.total_ref, *writes.totals})
@@ -247,7 +247,7 @@ class _ReportedPayment:
             reason=reason,
         )
         self._writes.refund(refund)
-        return law.owing(payment, refund.amount)
+        return payment_rules.owing(payment, refund.amount)
 
     def _pin(self, before: Payment, after: Payment, *, processing: bool) -> None:
         """The gateway is deciding: the hold waits for it, within bounds. A buyer who has to act has no more time."""
@@ -255,10 +255,13 @@ class _ReportedPayment:
         assert booking.paying_until is not None, "paying has an end"
         until = booking.paying_until
         if processing:
-            until = law.paying_until(began=before.created_at, now=self._writes.now)
-        if after.state is not before.state or (until - booking.paying_until).total_seconds() > law.WAIT_SECONDS_MAX:
+            until = payment_rules.paying_until(began=before.created_at, now=self._writes.now)
+        if (
+            after.state is not before.state
+            or (until - booking.paying_until).total_seconds() > payment_rules.WAIT_SECONDS_MAX
+        ):
             self._recorded = True
-            pinned = booking_law.noted(booking, paying_until=max(until, booking.paying_until))
+            pinned = booking_rules.noted(booking, paying_until=max(until, booking.paying_until))
             self._writes.note(
                 booking, pinned, actor=notes.actor(before), reason=None, money=notes.step_facts(before, after)
             )
@@ -292,7 +295,7 @@ def _known(payment: Payment, report: Report) -> Payment:
     return msgspec.structs.replace(
         payment,
         gateway_id=report.gateway_id or payment.gateway_id,
-        code=report.code or law.code_after(payment),
+        code=report.code or payment_rules.code_after(payment),
         message=report.message or payment.message,
         action=report.action,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain import payment as law
+from earmark.domain import payment as payment_rules
 from earmark.domain.payment import RefundState
 from earmark.engine.pending_writes import PendingWrites
 from earmark.engine.ports.gateway import RefundReport, ReportedRefundState
@@ -64,7 +64,7 @@ async def apply_refunds_elsewhere(
     if before.version == about.payment.version:
         # Else the list may be older than what is known: the payment is due at once, and the gateway is asked again.
         others = [one for one in found if one.refund_id not in refunds and one.state is not ReportedRefundState.REFUSED]
-        after = law.refunded_elsewhere(before, sum(one.amount for one in others))
+        after = payment_rules.refunded_elsewhere(before, sum(one.amount for one in others))
     more = after.refunded_elsewhere - before.refunded_elsewhere
     if more:
         why = REFUNDED_ELSEWHERE if more > 0 else FAILED_ELSEWHERE
@@ -84,18 +84,18 @@ def _apply(
     decided = msgspec.structs.replace(known, processed_at=writes.now)
     match refund.state, report.state:
         case RefundState.PENDING, ReportedRefundState.DONE:
-            after = law.repaid(before, refund)
+            after = payment_rules.repaid(before, refund)
             refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.DONE), before=refund)
             notes.note(writes, booking, before, after, reason=refund.reason, refunded=refund.amount)
         case RefundState.PENDING, ReportedRefundState.REFUSED:
-            after = law.flagged(before, code=report.code or "refund_refused")
+            after = payment_rules.flagged(before, code=report.code or "refund_refused")
             refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
             notes.note(writes, booking, before, after, reason="the gateway refused the refund", refused=refund.amount)
         case RefundState.PENDING, ReportedRefundState.PROCESSING if known != refund:
             refund = writes.refund(known, before=refund)
             notes.learn(writes, booking, before, after)
         case RefundState.DONE, ReportedRefundState.REFUSED:
-            after = law.came_back(before, refund, code=report.code or "refund_failed")
+            after = payment_rules.came_back(before, refund, code=report.code or "refund_failed")
             refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
             why = "a refund that was made has failed since"
             notes.note(writes, booking, before, after, reason=why, refused=refund.amount)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain import booking as booking_law
-from earmark.domain import payment as law
+from earmark.domain import booking as booking_rules
+from earmark.domain import payment as payment_rules
 from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, SettledAs
 from earmark.engine.pending_writes import PendingWrites
@@ -35,16 +35,16 @@ async def give_up(transaction: Transaction, *, about: PaymentSnapshot, ids: Ids,
     writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    waits = booking_law.wants(booking, before) and booking.state is State.PAYING
+    waits = booking_rules.wants(booking, before) and booking.state is State.PAYING
     over = waits and booking.paying_until is not None and writes.now >= booking.paying_until
     after = before
     if over and before.state in UNDECIDED:
         if before.automatic:
-            after = law.flagged(before, code="undecided")
+            after = payment_rules.flagged(before, code="undecided")
             notes.note(writes, booking, before, after, reason="the gateway did not decide")
         else:
-            after = law.given_up(before)
-            lost = booking_law.lapse(booking, now=writes.now)
+            after = payment_rules.given_up(before)
+            lost = booking_rules.lapse(booking, now=writes.now)
             writes.move_for_payment(
                 Verb.EXPIRE,
                 booking,
@@ -53,8 +53,8 @@ async def give_up(transaction: Transaction, *, about: PaymentSnapshot, ids: Ids,
                 reason="not paid in time",
                 money=notes.step_facts(before, after),
             )
-    elif not booking_law.wants(booking, before) and before.state in UNDECIDED | {PaymentState.AUTHORISED}:
-        after = law.given_up(before)
+    elif not booking_rules.wants(booking, before) and before.state in UNDECIDED | {PaymentState.AUTHORISED}:
+        after = payment_rules.given_up(before)
         notes.note(writes, booking, before, after, reason="its booking is lost")
     after = notes.scheduled(before, after, about=about, now=writes.now)
     after = writes.pay(msgspec.structs.replace(after, due_at=writes.now) if hand_over else after)
@@ -70,9 +70,9 @@ async def mark_replaced(transaction: Transaction, *, about: PaymentSnapshot, ids
     writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    if before.state is not PaymentState.REQUIRES_ACTION or before.code == law.REPLACED:
+    if before.state is not PaymentState.REQUIRES_ACTION or before.code == payment_rules.REPLACED:
         return before
-    marked = msgspec.structs.replace(before, code=law.REPLACED)
+    marked = msgspec.structs.replace(before, code=payment_rules.REPLACED)
     notes.note(writes, booking, before, marked, reason="the buyer has named another method")
     after = writes.pay(notes.scheduled(before, marked, about=about, now=writes.now, open_question=True))
     await transaction.write(writes.changes())
@@ -87,19 +87,19 @@ async def resolve_by_hand(
     writes = PendingWrites(now=start.now, ids=ids)
     booking = (await transaction.lock_bookings({about.booking.id}))[about.booking.id]
     before = (await transaction.lock_payments({about.payment.id}))[about.payment.id]
-    after = law.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
+    after = payment_rules.settled(before, await transaction.read_refunds(before.id), how=how, note=note)
     told = notes.step_facts(before, after, typed=True) | {"settled_as": how.value}
-    waits = booking_law.wants(booking, before) and (booking.state is State.PAYING or how is SettledAs.NOTHING)
+    waits = booking_rules.wants(booking, before) and (booking.state is State.PAYING or how is SettledAs.NOTHING)
     if not waits:
-        writes.note(booking, booking_law.noted(booking), actor=OPERATOR, reason=note, money=told)
+        writes.note(booking, booking_rules.noted(booking), actor=OPERATOR, reason=note, money=told)
     elif how is SettledAs.KEPT:
-        sold = booking_law.confirm_paid(booking, payment_id=str(after.id), method=after.shown_method, now=writes.now)
+        sold = booking_rules.confirm_paid(booking, payment_id=str(after.id), method=after.shown_method, now=writes.now)
         writes.move_for_payment(Verb.CONFIRM, booking, sold, actor=OPERATOR, reason=note, money=told)
     elif booking.state is State.CONFIRMED:
-        undone = booking_law.cancel(booking, now=writes.now)
+        undone = booking_rules.cancel(booking, now=writes.now)
         writes.move_for_payment(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
     else:
-        lost = booking_law.lapse(booking, now=writes.now)
+        lost = booking_rules.lapse(booking, now=writes.now)
         writes.move_for_payment(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
     after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now))
     await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from earmark.domain import booking as booking_law
-from earmark.domain import payment as law
+from earmark.domain import booking as booking_rules
+from earmark.domain import payment as payment_rules
 from earmark.domain.id_types import PaymentId, PoolRef, RefundId, TotalRef
 from earmark.domain.payment import UNDECIDED, Payment, PaymentState, RefundState, ReportedState
 from earmark.engine.commands_and_results import Decided, PayResult, Replayed
@@ -96,7 +96,7 @@ def next_step(about: PaymentSnapshot, *, ask_gateway: bool, asked: Collection[Re
         case _ if pending:
             pass
         case PaymentState.AUTHORISED:
-            return PaymentStep.CAPTURE if booking_law.wants(about.booking, payment) else PaymentStep.GIVE_UP
+            return PaymentStep.CAPTURE if booking_rules.wants(about.booking, payment) else PaymentStep.GIVE_UP
         case PaymentState.VOIDING:
             return PaymentStep.VOID
         case PaymentState.NEEDS_ATTENTION if not payment.captured:
@@ -108,11 +108,15 @@ def _while_undecided(about: PaymentSnapshot) -> PaymentStep:
     """Call the gateway until it took too long. A payment that it takes by itself is only ended by its own report."""
     payment, now, until = about.payment, about.now, about.booking.paying_until
     if until is not None and now >= until:
-        return PaymentStep.VOID if payment.automatic and not law.is_past_cap(payment, now=now) else PaymentStep.GIVE_UP
-    if law.is_replaced(payment):
+        return (
+            PaymentStep.VOID
+            if payment.automatic and not payment_rules.is_past_cap(payment, now=now)
+            else PaymentStep.GIVE_UP
+        )
+    if payment_rules.is_replaced(payment):
         return PaymentStep.REPLACE
-    known = payment.gateway_id is not None or not law.may_resend(payment, now=now)
-    return PaymentStep.STATUS if known or law.is_to_be_looked_up(payment) else PaymentStep.AUTHORISE
+    known = payment.gateway_id is not None or not payment_rules.may_resend(payment, now=now)
+    return PaymentStep.STATUS if known or payment_rules.is_to_be_looked_up(payment) else PaymentStep.AUTHORISE
 
 
 class CallbackMismatch(Exception):
@@ -143,9 +147,9 @@ class PaymentDriver:
         await self._drive_within(payment_id, max(0.0, until - asyncio.get_running_loop().time()))
         about = await self._engine.store.read_payment_snapshot(payment_id)
         assert about is not None, "a payment is never deleted"
-        if law.was_denied(about.payment):
+        if payment_rules.was_denied(about.payment):
             raise GatewayUnavailable(gateway=about.payment.gateway)
-        if field := law.invalid_field(about.payment):
+        if field := payment_rules.invalid_field(about.payment):
             if result.value.joined:
                 # Another request named it, and is over: this one may be sent again.
                 raise PaymentInProgress
@@ -193,7 +197,7 @@ class PaymentDriver:
 
     def follow_up(self, booking: Booking) -> None:
         """Drive the payment of a booking that was just changed, in the background."""
-        payment_id = law.payment_id_of(booking.payment_id) if booking.payment_id else None
+        payment_id = payment_rules.payment_id_of(booking.payment_id) if booking.payment_id else None
         if payment_id is not None:
             self._drive_on(payment_id)
 
@@ -249,7 +253,7 @@ class PaymentDriver:
 
         They are waited for, for so long; those that are not done by then go on by themselves.
         """
-        claim = partial(self._engine.store.claim_payments, lease_seconds=law.LEASE_SECONDS)
+        claim = partial(self._engine.store.claim_payments, lease_seconds=payment_rules.LEASE_SECONDS)
         return await self._queues.drive(claim, self._advance_claimed, limit=limit, within=within, only=gateways)
 
     @property
@@ -398,12 +402,12 @@ class PaymentDriver:
                 return Report(state=ReportedState.DECLINED, code=f"{refused.field}_invalid", message=str(refused))
             if denied:
                 # The gateway's message is only logged: it may mention the shop's key, and buyers can read the payment.
-                return Report(state=ReportedState.DECLINED, code=law.GATEWAY_UNAVAILABLE)
+                return Report(state=ReportedState.DECLINED, code=payment_rules.GATEWAY_UNAVAILABLE)
             return Report(state=ReportedState.DECLINED, code=refused.code, message=str(refused))
         if step in {PaymentStep.VOID, PaymentStep.REPLACE} and report.state is ReportedState.ABSENT:
             report = msgspec.structs.replace(report, state=ReportedState.VOIDED)
         if step is PaymentStep.REPLACE and report.state is ReportedState.VOIDED:
-            return msgspec.structs.replace(report, code=law.REPLACED, message=None)
+            return msgspec.structs.replace(report, code=payment_rules.REPLACED, message=None)
         return report
 
     async def _apply_report(self, report: Report, about: PaymentSnapshot) -> Payment:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.domain import decline_limits
 from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.mask_and_reference_payment_method import show
@@ -180,7 +180,7 @@ async def _tries(
 
 def _pay_nothing(decisions: BatchDecisions[Pay], command: Pay, booking: Booking) -> None:
     """A free booking is confirmed at once, and no gateway is asked."""
-    paid = PayResult(booking=law.pay_nothing(booking, now=decisions.now))
+    paid = PayResult(booking=booking_rules.pay_nothing(booking, now=decisions.now))
     record = decisions.record_response(command, paid)
     decisions.writes.move(Verb.PAY, booking, paid.booking, command=command, record=record)
     decisions.complete(command, paid, record=record)
@@ -195,7 +195,9 @@ async def _open(
     assert command.method is not None, "what can be paid is charged to something"
     until = decisions.now + timedelta(seconds=PAYING_SECONDS)
     shown = show(command.gateway, command.method)
-    pinned = law.begin_paying(booking, payment_id=str(payment_id), method=shown, until=until, now=decisions.now)
+    pinned = booking_rules.begin_paying(
+        booking, payment_id=str(payment_id), method=shown, until=until, now=decisions.now
+    )
     # Counted before its gateway is asked: those that are opened at once wait for each other here.
     for payer in await _tries(decisions, command, booking, payment_id=payment_id, policy=policy):
         decisions.writes.count_try(payer)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain import booking as booking_law
+from earmark.domain import booking as booking_rules
 from earmark.domain import journal_before_and_after_values
-from earmark.domain import payment as law
+from earmark.domain import payment as payment_rules
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -26,7 +26,7 @@ def note(
     writes: PendingWrites, booking: Booking, before: Payment, after: Payment, *, reason: str | None, **facts: Any
 ) -> None:
     """Record a step that does not move the booking."""
-    noted = booking_law.noted(booking)
+    noted = booking_rules.noted(booking)
     writes.note(booking, noted, actor=actor(before), reason=reason, money=step_facts(before, after) | facts)
 
 
@@ -37,7 +37,7 @@ def learn(writes: PendingWrites, booking: Booking, before: Payment, after: Payme
 
 def dispute(writes: PendingWrites, booking: Booking, before: Payment, *, kind: str) -> Payment:
     """Flag a payment whose buyer has asked their bank for the money back, and make it due at once."""
-    after = law.flagged(before, code=law.DISPUTED)
+    after = payment_rules.flagged(before, code=payment_rules.DISPUTED)
     note(writes, booking, before, after, reason="the buyer disputes the payment", event=kind)
     return writes.pay(msgspec.structs.replace(after, due_at=writes.now, version=before.version + 1))
 
@@ -47,7 +47,7 @@ def scheduled(
 ) -> Payment:
     """With when it is due next: at once if another process changed it since it was read, for that may be newer."""
     tried = (before.state, before.refunded) == (after.state, after.refunded)
-    due = law.scheduled(after, now=now, tried=tried, open_question=open_question)
+    due = payment_rules.scheduled(after, now=now, tried=tried, open_question=open_question)
     if before.version != about.payment.version:
         due = msgspec.structs.replace(due, due_at=now)
     return msgspec.structs.replace(due, version=before.version + 1)

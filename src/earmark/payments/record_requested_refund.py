@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.domain import booking as booking_law
+from earmark.domain import booking as booking_rules
 from earmark.domain.booking_state_machine import Verb, may, refusal
 from earmark.engine.batch_transaction import find, lock, open_on_bookings
 from earmark.engine.commands_and_results import PayResult
@@ -42,7 +42,7 @@ async def refund(transaction: Transaction, command: RefundPayment, *, ids: Ids) 
     except Refusal as refused:
         decisions.refuse(command, refused)
         return (await decisions.close())[0]
-    paid = PayResult(booking=booking_law.noted(booking), payment=after)
+    paid = PayResult(booking=booking_rules.noted(booking), payment=after)
     money = owed_facts(after, before=before, owed=command.amount)
     record = decisions.record_response(command, paid)
     decisions.writes.move(

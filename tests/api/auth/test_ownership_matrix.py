@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-OWN_AFFAIRS = {"create", "issue", "make_webhook", "recall", "welcome", "healthz", "readyz"}
+OWN_AFFAIRS = {"create", "issue", "make_webhook", "show_key_result", "issue_guest", "healthz", "readyz"}
 """Calls about nothing that has an owner: a caller that may make them succeeds, also in the other mode."""
 WRITES_OWN = {"create", "make_webhook"}
 

@@ -147,7 +147,7 @@ def test_each_operation_has_an_idempotency_key_example_of_its_own() -> None:
     }
     assert keys.keys() >= {call.name for call in ENDPOINTS if call.idempotent}
     assert len(set(keys.values())) == len(keys), keys
-    [looked_up] = [one["example"] for one in OPERATIONS["recall"]["parameters"] if one["name"] == "key"]
+    [looked_up] = [one["example"] for one in OPERATIONS["show_key_result"]["parameters"] if one["name"] == "key"]
     assert looked_up == keys["hold"], "the key that is looked up is one that was sent"
 
 

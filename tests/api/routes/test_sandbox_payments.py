@@ -10,7 +10,7 @@ from tests.api.conftest import KEY
 
 from earmark import config
 from earmark.api.open_services_for_handlers import Opened, open_services
-from earmark.domain import payment as law
+from earmark.domain import payment as payment_rules
 from earmark.domain.live_or_test_mode import Mode
 from earmark.library import Earmark
 from earmark.sandbox.faults import Fault
@@ -49,7 +49,7 @@ async def paying(server: Opened) -> AsyncIterator[str]:
 async def test_a_server_without_workers_sees_its_own_test_payments_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker can: it has no sandbox, and another server has another one."""
     monkeypatch.setattr(runtime, "SANDBOX_SECONDS", PAUSE_SECONDS)
-    monkeypatch.setattr(law, "WAIT_SECONDS_MIN", PAUSE_SECONDS)
+    monkeypatch.setattr(payment_rules, "WAIT_SECONDS_MIN", PAUSE_SECONDS)
     async with open_services(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
         assert server.workers == []
         seen = [state async for state in _until(paying(server), "captured")]
@@ -59,7 +59,7 @@ async def test_a_server_without_workers_sees_its_own_test_payments_through(monke
 async def test_without_its_own_reconciler_such_a_payment_is_due_and_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
     monkeypatch.setattr(runtime.Runtime, "reconciling_sandbox", lambda _: nullcontext())
-    monkeypatch.setattr(law, "WAIT_SECONDS_MIN", PAUSE_SECONDS)
+    monkeypatch.setattr(payment_rules, "WAIT_SECONDS_MIN", PAUSE_SECONDS)
     async with open_services(config.read(SETTINGS)) as server, asyncio.timeout(BOUND_SECONDS):
         store = server.services.engine.store
         async for state in paying(server):

@@ -48,8 +48,8 @@ _RESPONSE_HEADERS = {
     "create": ("Location",),
     "make_webhook": ("Location",),
     "show_map": ("ETag", "Cache-Control"),
-    "welcome": ("Set-Cookie", "Cache-Control"),
-    "recall": ("Cache-Control",),
+    "issue_guest": ("Set-Cookie", "Cache-Control"),
+    "show_key_result": ("Cache-Control",),
 }
 """The headers of an endpoint's own response."""
 _GROUPS = {
@@ -62,7 +62,7 @@ _GROUPS = {
 }
 _OPEN_TO_ALL = {
     "callback": "Needs no key: the gateway signs the body. Clients do not call it.",
-    "welcome": "Needs no key. The server answers only where guests are allowed (`EARMARK_GUESTS`).",
+    "issue_guest": "Needs no key. The server answers only where guests are allowed (`EARMARK_GUESTS`).",
     "healthz": "Needs no key, and queries neither database nor Redis.",
     "readyz": "Needs no key. 503 while the database does not answer or the server is about to stop.",
 }

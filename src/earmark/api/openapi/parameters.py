@@ -64,7 +64,7 @@ IDEMPOTENCY_KEYS = {
     "refund": "case-1234-refund",
     "make_webhook": "webhook-shop-example",
     "rotate_webhook": "new-secret-2030-01-01",
-    "welcome": "visit-42",
+    "issue_guest": "visit-42",
 }
 """A different example for each operation, so that copied requests do not share a key."""
 _DESCRIPTIONS = {
@@ -111,7 +111,7 @@ def _in_headers(endpoint: Endpoint) -> list[dict[str, Any]]:
     if endpoint.name == "show_map":
         why = "The `ETag` of the map that you have: 304 while nothing has changed."
         return [{"name": "If-None-Match", "in": "header", "description": why, "schema": TEXT}]
-    if endpoint.name == "welcome":
+    if endpoint.name == "issue_guest":
         why = "Accepted, and without effect: there is no caller yet that a key could belong to."
     elif endpoint.idempotent:
         why = "The same key with the same request gets the same response again, byte for byte."

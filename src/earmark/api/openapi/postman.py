@@ -58,7 +58,7 @@ def _step(step: FlowStep, method: str, path: str, operation: dict[str, Any], *, 
         before.append(f"setTimeout(() => {{}}, {WAIT_MS});")
     before += [_rival(number, body) for number, body in enumerate(step.rivals)]
     places = {name: f"{{{{{name}}}}}" for name in _PARAMETER.findall(path)}
-    if step.call == "recall":
+    if step.call == "show_key_result":
         places["key"] = "click-{{event_id}}"
     request = _request(method, path, places=places, body=step.body, key=step.key)
     scripts = [("prerequest", before), ("test", _expectations(step))]

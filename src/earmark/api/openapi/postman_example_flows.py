@@ -101,7 +101,7 @@ EXAMPLE_FLOWS = (
             _hold("The second click", "alice", "A1", key="click-{{event_id}}", same_as="first_answer"),
             FlowStep(
                 title="What became of the key",
-                call="recall",
+                call="show_key_result",
                 status=200,
                 fields={"state": "done", "status": 201, "booking_id": "{{booking_id}}"},
             ),

@@ -287,7 +287,7 @@ ANSWERS: dict[str, Any] = {
     "cancel": SOLD
     | {"state": "cancelled", "ended_at": "2030-01-02T09:00:00Z", "version": 3}
     | {"money": {"refund": 11500, "fee": 0, "reason": "within_window"}},
-    "recall": {"key": "basket-7", "state": "done", "status": 201, "booking_id": _BOOKING_ID, "answer": HELD},
+    "show_key_result": {"key": "basket-7", "state": "done", "status": 201, "booking_id": _BOOKING_ID, "answer": HELD},
     "pay": PAID,
     "list_payments": {
         "payments": [
@@ -296,7 +296,7 @@ ANSWERS: dict[str, Any] = {
     },
     "refund": PAID | {"version": 5, "payment": PAYMENT | {"state": "partially_refunded", "refunding": 4500}},
     "callback": {"received": True},
-    "welcome": {"buyer": "guest_5f2b1c0d9e8a7b6c5d4e3f2a", "expires_at": "2030-01-02T00:00:00Z"},
+    "issue_guest": {"buyer": "guest_5f2b1c0d9e8a7b6c5d4e3f2a", "expires_at": "2030-01-02T00:00:00Z"},
     "issue": {"token": "et_WyJjMmhv.c2lnbmVk", "buyer": "alice", "expires_at": "2030-01-01T19:00:00Z"},
     "stream": {"version": "6f1d2c3b4a596877", "seats": [SEAT], "pools": [POOL]},
     "make_webhook": NEW_WEBHOOK,

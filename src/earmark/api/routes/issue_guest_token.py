@@ -16,7 +16,7 @@ from earmark.schemas import responses
 from earmark.schemas.to_command import check_key
 
 
-async def welcome(context: RequestContext) -> ApiResponse:
+async def issue_guest(context: RequestContext) -> ApiResponse:
     """A guest's name and token for a client that has none; a guest gets a new token for the same name."""
     if not context.services.guests:
         raise NotFound
@@ -39,9 +39,9 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/v1/guests",
-        name="welcome",
+        name="issue_guest",
         summary="Become an anonymous buyer",
-        handler=welcome,
+        handler=issue_guest,
         answer=responses.GuestAnswer,
         status=HTTPStatus.CREATED,
         scope=None,

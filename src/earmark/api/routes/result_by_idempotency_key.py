@@ -49,7 +49,7 @@ class ProgressAnswer(Struct, kw_only=True, omit_defaults=True):
     answer: Any = None
 
 
-async def recall(context: RequestContext) -> ApiResponse:
+async def show_key_result(context: RequestContext) -> ApiResponse:
     """The result of a request of this caller; requests of other callers with the same key are not shown."""
     text = context.request.path_params["key"]
     check_key(text)
@@ -130,9 +130,9 @@ ENDPOINTS = (
     Endpoint(
         method="GET",
         path="/v1/idempotency/{key}",
-        name="recall",
+        name="show_key_result",
         summary="Show the result of the request with an idempotency key",
-        handler=recall,
+        handler=show_key_result,
         answer=ProgressAnswer,
         or_scope=Scope.MANAGE,
     ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.domain.refund_rules import Ruling, as_asked, by_the_rules
@@ -66,9 +66,9 @@ async def cancel(transaction: Transaction, batch: Sequence[Cancel], context: Ver
 
 def _judge(command: Cancel, booking: Booking, now: datetime) -> Booking:
     if command.seats or command.pools:
-        kept, _ = law.cancel_lines(booking, seats=command.seats, pools=command.pools, now=now)
+        kept, _ = booking_rules.cancel_lines(booking, seats=command.seats, pools=command.pools, now=now)
         return kept
-    return law.cancel(booking, now=now)
+    return booking_rules.cancel(booking, now=now)
 
 
 def _paid_for(bookings: Iterable[Booking]) -> set[PaymentId]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.domain.booking_state_machine import Verb
 from earmark.domain.id_types import OutsidePaymentRef
 from earmark.engine.batch_transaction import decide, find, lock, lock_counts, open_on_bookings
@@ -38,7 +38,9 @@ async def confirm(transaction: Transaction, batch: Sequence[Confirm], context: V
             )
 
     def judge(command: Confirm, booking: Booking, now: datetime) -> Booking:
-        after = law.confirm(booking, payment_id=command.payment_id, payment_method=command.payment_method, now=now)
+        after = booking_rules.confirm(
+            booking, payment_id=command.payment_id, payment_method=command.payment_method, now=now
+        )
         ref = OutsidePaymentRef(command.payment_id, booking.mode)
         used_here = ref in won and uses[ref] == booking.id
         if after is not booking and not used_here:
@@ -67,7 +69,7 @@ def _uses(
         except Refusal:
             continue
         ref = OutsidePaymentRef(command.payment_id, booking.mode)
-        if law.refusal(booking, Verb.CONFIRM, now=decisions.now) or ref in uses:
+        if booking_rules.refusal(booking, Verb.CONFIRM, now=decisions.now) or ref in uses:
             continue
         if booking.id in firsts:
             second.append((command, firsts[booking.id]))

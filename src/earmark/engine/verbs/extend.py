@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.domain.booking_state_machine import Verb
 from earmark.engine.batch_transaction import decide_on_bookings, open_on_bookings
 
@@ -22,6 +22,8 @@ async def extend(transaction: Transaction, batch: Sequence[Extend], context: Ver
     return await decide_on_bookings(
         decisions,
         Verb.EXTEND,
-        lambda command, booking, now: law.extend(booking, seconds=command.seconds, policy=context.policy, now=now),
+        lambda command, booking, now: booking_rules.extend(
+            booking, seconds=command.seconds, policy=context.policy, now=now
+        ),
         reason=lambda _: None,
     )

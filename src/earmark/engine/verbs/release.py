@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.domain.booking_state_machine import Verb
 from earmark.engine.batch_transaction import decide_on_bookings, open_on_bookings
 
@@ -20,5 +20,5 @@ async def release(transaction: Transaction, batch: Sequence[Release], context: V
     """Recorded response? → lock → decide → write. Seats need no write: a pointer to an ended booking is free."""
     decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     return await decide_on_bookings(
-        decisions, Verb.RELEASE, lambda _, booking, now: law.release(booking, now=now), reason=lambda _: None
+        decisions, Verb.RELEASE, lambda _, booking, now: booking_rules.release(booking, now=now), reason=lambda _: None
     )

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from earmark import config
-from earmark.domain import prepaid_account as law
+from earmark.domain import prepaid_account as account_rules
 from earmark.domain.id_types import BookingId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.mask_and_reference_payment_method import NO_ACCOUNT
@@ -184,7 +184,7 @@ async def test_a_decision_from_an_outdated_read_is_not_written(bank: AccountBank
 
     async def work(steps: AccountSteps) -> None:
         await steps.draw(late)
-        await steps.post(law.drawn(old, late, now=steps.now))
+        await steps.post(account_rules.drawn(old, late, now=steps.now))
 
     with pytest.raises(AssertionError, match="was not locked"):
         await bank.accounts._books.transact(work)

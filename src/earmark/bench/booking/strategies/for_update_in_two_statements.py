@@ -25,7 +25,7 @@ from earmark.bench.booking.strategies.shared_hold_and_confirm import (
     judge_seats,
 )
 from earmark.bench.booking.strategy_protocol import StrategyInfo, StrategySettings
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.uuids import uuid7
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class LeanForUpdate(TableStrategy):
             if row["earlier"]:
                 judge_key(row, paid.request_hash)
             before = build_rows_all_strategies_write.booking(row)
-            after = law.confirm(before, payment_id=paid.payment_id, payment_method=None, now=row["now"])
+            after = booking_rules.confirm(before, payment_id=paid.payment_id, payment_method=None, now=row["now"])
             if after.lines.pools or after is before:
                 await database.write_confirm(connection, row, paid)
                 return

@@ -16,7 +16,7 @@ import msgspec
 
 from earmark.bench.booking.strategies import build_rows_all_strategies_write
 from earmark.bench.named_sql import named_sql
-from earmark.domain import booking as law
+from earmark.domain import booking as booking_rules
 from earmark.errors import Refusal
 from earmark.store.postgres.migrate import split_url
 from earmark.store.postgres.session_settings import RESTRAINED
@@ -241,7 +241,7 @@ class StrategyDatabase:
         if row is None:
             raise HoldRefused
         before = build_rows_all_strategies_write.booking(row)
-        after = law.confirm(before, payment_id=paid.payment_id, payment_method=None, now=row["now"])
+        after = booking_rules.confirm(before, payment_id=paid.payment_id, payment_method=None, now=row["now"])
         if after is before:
             return
         await connection.execute(self.sql["insert_payment"], paid.payment_id, after.id)
@@ -269,7 +269,7 @@ class StrategyDatabase:
                 before = build_rows_all_strategies_write.booking(row)
                 seats = [line.id for line in before.lines.seats]
                 if before.is_due(row["now"]):
-                    after = law.expire(before, now=row["now"])
+                    after = booking_rules.expire(before, now=row["now"])
                     await connection.execute(self.sql["mark_expired"], after.id, after.ended_at, after.version)
                     await connection.execute(self.sql["give_back"], before.event_id, before.buyer, before.lines.units)
                     if before.lines.pools:
