@@ -245,7 +245,7 @@ class ScenarioRunner:
         """
         self._told += 1
         world = World(self._store, clock=self._clock, ids=self._ids, seed=self._told)
-        await world.open()
+        await world.open(seats=SEATS)
         held = await world.hold(*SEATS)
         left = list(crash_points_of_each)
         self._start(world, left)

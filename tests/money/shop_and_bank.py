@@ -20,6 +20,8 @@ from earmark.sandbox.assemble_sandbox import Sandbox
 from earmark.sandbox.gateway import SandboxGateway
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from earmark.clock import MovableClock
     from earmark.domain.booking import Booking
     from earmark.engine.ports.gateway import Gateway
@@ -55,14 +57,14 @@ class World:
         self.engine = Engine(store, ids=self.ids)
         self.driver = PaymentDriver(self.engine, {"sandbox": gateway}, call_seconds_max=1)
 
-    async def open(self, *currencies: str, **policy: Any) -> None:
-        """Eight seats and six standing, for each of the currencies."""
+    async def open(self, *currencies: str, seats: Iterable[str] = SEATS, **policy: Any) -> None:
+        """These seats and six standing, for each of the currencies."""
         library = Earmark(self.engine, mode=Mode.TEST)
         for currency in currencies or ("EUR",):
             price = PRICES[currency]
             event = EventId(f"concert-{self.seed}-{currency.lower()}")
-            seats, pools = dict.fromkeys(SEATS, price), {POOL: (6, price - price // 3)}
-            await library.create(event, name="A concert", currency=currency, seats=seats, pools=pools, **policy)
+            prices, pools = dict.fromkeys(seats, price), {POOL: (6, price - price // 3)}
+            await library.create(event, name="A concert", currency=currency, seats=prices, pools=pools, **policy)
             self.events[currency] = event
 
     async def hold(

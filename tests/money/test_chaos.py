@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from earmark.store.postgres import PostgresStore
 
 PROOF = bool(os.environ.get("EARMARK_PROOF"))
-SEEDS = 1000 if PROOF else 20
-SEEDS_ON_POSTGRES = 100 if PROOF else 3
+SEEDS = 1000 if PROOF else 12
+SEEDS_ON_POSTGRES = 100 if PROOF else 2
 MUST_BE_SEEN = {
     "booking confirmed",
     "booking cancelled",

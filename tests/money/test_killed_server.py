@@ -74,7 +74,6 @@ POINTS = (
     Point("refund", "hang", **_UNDONE),
 )
 ON_SQLITE = POINTS if PROOF else POINTS[:1]
-ON_POSTGRES = POINTS if PROOF else POINTS[:1]
 
 
 class Bank:
@@ -214,7 +213,9 @@ async def test_a_server_killed_while_the_bank_hangs_charges_once_or_not_at_all(
     await kill_at(point, f"sqlite:///{path}", bank, tmp_path)
 
 
-@pytest.mark.parametrize("point", ON_POSTGRES, ids=str)
+@pytest.mark.proof
+@pytest.mark.skipif(not PROOF, reason="a long proof")
+@pytest.mark.parametrize("point", POINTS, ids=str)
 async def test_a_server_killed_on_postgresql_charges_once_or_not_at_all(
     point: Point, bank: Bank, tmp_path: Path, postgres_url: str
 ) -> None:

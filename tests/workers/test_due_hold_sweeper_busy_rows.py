@@ -136,7 +136,7 @@ async def test_the_holds_of_a_pool_are_ended_soon_after_its_lock_is_gone(events:
 
 async def test_holds_of_other_events_among_those_of_a_locked_pool_are_ended(events: TwoEvents) -> None:
     """Steps may skip them; all are ended within ten minutes."""
-    for _ in range(20):
+    for _ in range(8):
         await events.hold("other", 2)
         await events.hold("locked", 5)
     for _ in range(300):
