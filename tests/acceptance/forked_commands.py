@@ -38,6 +38,8 @@ LOADED = (
 )
 READ_BY_IMPORTS = ("PYTHON", "PROMETHEUS_")
 """How variables begin that count before the first line of a command: with one of them it is started anew."""
+AT_START = dict(os.environ)
+"""The environment before any test changed it: the one that the process which forks commands is started with."""
 _LENGTH = struct.Struct("!I")
 _parents: list[tuple[subprocess.Popen[bytes], str]] = []
 
@@ -46,7 +48,7 @@ def is_forked(program: str, environment: Mapping[str, str]) -> bool:
     """Whether this program is Earmark's, and may be forked in this environment."""
     if os.environ.get("EARMARK_PROOF") or program != os.path.join(os.path.dirname(sys.executable), "earmark"):  # noqa: PTH118, PTH120
         return False
-    own = [name for name, value in environment.items() if value and os.environ.get(name) != value]
+    own = [name for name, value in environment.items() if value and AT_START.get(name) != value]
     return not any(name.startswith(READ_BY_IMPORTS) for name in own)
 
 
@@ -118,7 +120,7 @@ def parent() -> str:
         import atexit
         import subprocess
 
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("EARMARK_")}
+        clean = {name: value for name, value in AT_START.items() if not name.startswith("EARMARK_")}
         process = subprocess.Popen(
             [sys.executable, "-P", __file__, PARENT],
             env=clean,

@@ -48,5 +48,8 @@ def test_what_imports_read_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> Non
     assert forked_commands.is_forked(str(EARMARK), {"EARMARK_GUESTS": "on", "PYTHONPATH": ""})
     assert not forked_commands.is_forked(str(EARMARK), {"PYTHONPATH": "/other/code"})
     assert not forked_commands.is_forked(sys.executable, {})
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "/metrics")
+    assert not forked_commands.is_forked(str(EARMARK), environment())
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR")
     monkeypatch.setenv("EARMARK_PROOF", "1")
     assert not forked_commands.is_forked(str(EARMARK), {})
