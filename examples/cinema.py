@@ -102,8 +102,8 @@ async def main() -> None:
             Earmark.open(database_url, clock=clock) as website,
             Earmark.open(database_url, clock=clock) as box_office,
         ):
-            await box_office.create(MATINEE, name="The matinee", currency="EUR", seats=HALL)
-            await box_office.create(EVENING, name="The evening show", currency="EUR", seats=HALL)
+            await box_office.create_event(MATINEE, name="The matinee", currency="EUR", seats=HALL)
+            await box_office.create_event(EVENING, name="The evening show", currency="EUR", seats=HALL)
             await one_seat_in_two_shows(website, box_office)
             await one_seat_in_one_show(website, box_office)
             await two_families(website, box_office)

@@ -111,7 +111,7 @@ async def main() -> None:
         database_url = os.environ.get("DATABASE_URL") or f"sqlite:///{folder}/flight.sqlite3"
         async with Earmark.open(database_url, clock=clock) as airline:
             for flight in (MORNING, NEXT_DAY, RETURN):
-                await airline.create(flight, name=flight, currency="EUR", seats=CABIN, pools=BAGS)
+                await airline.create_event(flight, name=flight, currency="EUR", seats=CABIN, pools=BAGS)
             await one_seat_on_three_flights(airline)
             await one_seat_on_one_flight(airline)
             await two_groups(airline)

@@ -112,7 +112,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         database_url = os.environ.get("DATABASE_URL") or f"sqlite:///{folder}/inventory.sqlite3"
         async with Earmark.open(database_url, clock=clock) as earmark:
-            await earmark.create(NORTH, name="The northern warehouse", currency="EUR", pools=STOCK)
+            await earmark.create_event(NORTH, name="The northern warehouse", currency="EUR", pools=STOCK)
             await the_lost_update()
             await ten_and_five(earmark)
             await different_articles(earmark)

@@ -90,7 +90,7 @@ async def main() -> None:
         async with Earmark.open(url, clock=clock) as shop:
             # `earmark serve` and `earmark worker` run one for you.
             relay = OutboxRelay(shop.engine.store.outbox, EntryFeed())
-            await shop.create(PLAY, name="A play", currency="EUR", seats=SEATS)
+            await shop.create_event(PLAY, name="A play", currency="EUR", seats=SEATS)
             alice = await shop.hold(PLAY, buyer="alice@mail.example", seats=["A1", "A2"])
             await shop.hold(PLAY, buyer="bob@mail.example", seats=["A3"], ttl_seconds=60)
             await shop.confirm(alice.id, payment_id="card-1")

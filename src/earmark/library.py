@@ -1,7 +1,7 @@
 """Earmark in your own process: the verbs as plain calls.
 
     async with Earmark.open("sqlite:///shop.sqlite3") as earmark:
-        await earmark.create("concert", name="A concert", currency="EUR", seats={"A1": 4500})
+        await earmark.create_event("concert", name="A concert", currency="EUR", seats={"A1": 4500})
         booking = await earmark.hold("concert", buyer="alice", seats=["A1"])
         booking = await earmark.confirm(booking.id, payment_id="till-1")
 
@@ -116,7 +116,7 @@ class Earmark:
             async with runtime.working():
                 yield earmark
 
-    async def create(
+    async def create_event(
         self,
         event_id: str,
         *,
@@ -129,16 +129,16 @@ class Earmark:
         **terms: Unpack[EventTerms],
     ) -> responses.Event:
         """Create an event that sells seats (their prices by name) and pools (capacity and price by name)."""
-        said = verb_arguments_to_request_body.create(
+        said = verb_arguments_to_request_body.create_event(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
         )
         body = requests.read(requests.EventBody, said)
         now = (await self.engine.store.read_map(EventId(event_id))).now
-        common = self._common("create", said, key, _event)
-        command = to_command.create(body, now=now, ids=self.engine.ids, **common)
-        return _value(await self.engine.create(command), _event, responses.Event)
+        common = self._common("create_event", said, key, _event)
+        command = to_command.create_event(body, now=now, ids=self.engine.ids, **common)
+        return _value(await self.engine.create_event(command), _event, responses.Event)
 
-    async def change(
+    async def change_event(
         self,
         event_id: str,
         *,
@@ -148,11 +148,11 @@ class Earmark:
         **terms: Unpack[EventTermsPatch],
     ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
-        said = verb_arguments_to_request_body.change(seats=seats, pools=pools, **terms)
+        said = verb_arguments_to_request_body.change_event(seats=seats, pools=pools, **terms)
         body = requests.read(requests.EventPatchBody, said)
         common = self._common(f"change {event_id}", said, key, _event)
-        command = to_command.change(body, event_id=EventId(event_id), **common)
-        return _value(await self.engine.change(command), _event, responses.Event)
+        command = to_command.change_event(body, event_id=EventId(event_id), **common)
+        return _value(await self.engine.change_event(command), _event, responses.Event)
 
     async def event(self, event_id: str) -> responses.Event:
         """An event as it is."""

@@ -53,7 +53,7 @@ async def refusal_of(asked: Any) -> Refusal:
 async def use_every_verb(shop: Shop, event_id: str) -> list[Any]:
     """Call every verb once or more; what each step returned or raised."""
     results: list[Any] = [
-        await shop.create(
+        await shop.create_event(
             event_id,
             name="A play",
             currency="EUR",
@@ -78,7 +78,7 @@ async def use_every_verb(shop: Shop, event_id: str) -> list[Any]:
     results += [await shop.confirm(other.id, payment_id=f"till-{event_id}", payment_method="cash")]
     results += [await refusal_of(shop.release(other.id)), await shop.release((await last(shop, event_id)).id)]
     changes = {"seats": [SeatChange(id="B3", blocked=True)], "pools": [PoolChange(id="GA", capacity=9)]}
-    results += [await shop.change(event_id, per_buyer_max=None, **changes)]  # type: ignore[arg-type]
+    results += [await shop.change_event(event_id, per_buyer_max=None, **changes)]  # type: ignore[arg-type]
     results += [await shop.event(event_id), await shop.map(event_id), await shop.seat(event_id, "B3")]
     results += [await shop.booking(other.id), *(await shop.history(held.id))[:4]]
     results += [booking async for booking in shop.bookings(event_id=event_id)]
@@ -125,7 +125,7 @@ def test_the_synchronous_client_returns_the_same_values(service: Service) -> Non
     """For scripts, shells and threaded frameworks."""
     event_id = unique("plain")
     with Client(service.url, key=service.key) as earmark:
-        earmark.create(event_id, name="A play", currency="EUR", seats={"A1": 4500, "A2": 4500})
+        earmark.create_event(event_id, name="A play", currency="EUR", seats={"A1": 4500, "A2": 4500})
         held = earmark.hold(event_id, buyer="alice", seats=["A1"])
         assert earmark.extend(held.id, seconds=60).expires_at > held.expires_at
         assert earmark.confirm(held.id, payment_id=f"till-{held.id}").state is State.CONFIRMED
@@ -140,7 +140,7 @@ async def test_long_lists_are_read_page_by_page(client: AsyncClient, monkeypatch
     """A client that stops early has read no more pages than it needed."""
     monkeypatch.setattr("earmark.client.http_messages.PAGE_SIZE", "2")
     event_id = unique("pages")
-    await client.create(event_id, name="A play", currency="EUR", pools={"GA": (9, 0)})
+    await client.create_event(event_id, name="A play", currency="EUR", pools={"GA": (9, 0)})
     held = [(await client.hold(event_id, buyer=f"b{number}", pools={"GA": 1})).id for number in range(5)]
     assert [booking.id async for booking in client.bookings(event_id=event_id)] == held
 
@@ -149,7 +149,7 @@ async def test_a_buyers_token_is_a_key_with_fewer_rights(service: Service) -> No
     """The same client, and the server's own error for what the token may not do."""
     event_id = unique("guest")
     async with calling(service, token="") as anonymous, AsyncClient(service.url, key=service.key) as shop:
-        await shop.create(event_id, name="A play", currency="EUR", seats={"A1": 4500})
+        await shop.create_event(event_id, name="A play", currency="EUR", seats={"A1": 4500})
         buyer, token = await become_guest(anonymous)
         async with AsyncClient(service.url, key=token) as guest, AsyncClient(service.url) as stranger:
             held = await guest.hold(event_id, buyer=buyer, seats=["A1"])
@@ -166,7 +166,7 @@ async def test_a_client_retries_a_lost_answer_and_nothing_happens_twice(service:
         for number, step in enumerate(("create", "hold", "pay", "refund", "cancel"), start=1):
             line.lose(2 * number)
             if step == "create":
-                await earmark.create(event_id, name="A play", currency="EUR", pools={"GA": (10, 1000)})
+                await earmark.create_event(event_id, name="A play", currency="EUR", pools={"GA": (10, 1000)})
             elif step == "hold":
                 held = await earmark.hold(event_id, buyer="alice", pools={"GA": 3})
             elif step == "pay":
@@ -187,7 +187,7 @@ async def test_without_retries_the_answer_stays_lost(service: Service) -> None:
     """The control: the server did it, and the caller does not know; with the key it can still be found out."""
     event_id = unique("lossy")
     async with lossy_proxy(service.port) as line, AsyncClient(line.url, key=service.key, retries=0) as earmark:
-        await earmark.create(event_id, name="A play", currency="EUR", pools={"GA": (10, 1000)})
+        await earmark.create_event(event_id, name="A play", currency="EUR", pools={"GA": (10, 1000)})
         line.lose(1)
         with pytest.raises(Unreachable) as lost:
             await earmark.hold(event_id, buyer="alice", pools={"GA": 3})
@@ -202,7 +202,7 @@ async def test_many_buyers_over_a_lossy_connection_buy_each_seat_once(service: S
     event_id = unique("crowd")
     seats = [f"A{number}" for number in range(1, 6)]
     async with lossy_proxy(service.port) as line, AsyncClient(line.url, key=service.key, retries=20) as earmark:
-        await earmark.create(event_id, name="A play", currency="EUR", seats=dict.fromkeys(seats, 1))
+        await earmark.create_event(event_id, name="A play", currency="EUR", seats=dict.fromkeys(seats, 1))
 
         async def buy(number: int) -> str:
             try:
@@ -220,7 +220,7 @@ async def test_many_buyers_over_a_lossy_connection_buy_each_seat_once(service: S
 async def test_a_key_says_what_became_of_its_request(client: AsyncClient) -> None:
     """For a client that lost an answer and does not want to send the request again."""
     play, key = unique("play"), unique("key")
-    await client.create(play, name="A play", currency="EUR", seats={"A1": 100})
+    await client.create_event(play, name="A play", currency="EUR", seats={"A1": 100})
     held = await client.hold(play, buyer="alice", seats=["A1"], key=key)
     recalled = await client.idempotency(key)
     assert (recalled.state, recalled.status, recalled.booking_id) == ("done", 201, held.id)
@@ -230,7 +230,7 @@ async def test_a_key_says_what_became_of_its_request(client: AsyncClient) -> Non
 async def test_a_token_is_valid_for_its_buyer_alone(service: Service, client: AsyncClient) -> None:
     """A shop gives such a token to a browser."""
     play = unique("play")
-    await client.create(play, name="A play", currency="EUR", seats={"A1": 100, "A2": 100})
+    await client.create_event(play, name="A play", currency="EUR", seats={"A1": 100, "A2": 100})
     theirs = await client.hold(play, buyer="bob", seats=["A1"])
     token = await client.token("alice", seconds=600)
     async with AsyncClient(service.url, key=token.token) as alice:
@@ -242,7 +242,7 @@ async def test_a_token_is_valid_for_its_buyer_alone(service: Service, client: As
 async def test_an_event_is_followed_from_its_map_on(client: AsyncClient) -> None:
     """The whole map first, and then the changes of other buyers."""
     play = unique("play")
-    await client.create(play, name="A play", currency="EUR", seats={"A1": 100, "A2": 100})
+    await client.create_event(play, name="A play", currency="EUR", seats={"A1": 100, "A2": 100})
     async with asyncio.timeout(120):
         async for update in client.stream(play):
             if isinstance(update, Map):

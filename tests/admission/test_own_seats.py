@@ -55,7 +55,7 @@ async def engines(
         await runtime.open_engine(Settings(database_url=postgres_url, redis_url=own_server.url), clock=clock)
         for _ in range(2)
     ]
-    await opened[0].create(a_play())
+    await opened[0].create_event(a_play())
     yield opened
     for engine in opened:
         await engine.close()

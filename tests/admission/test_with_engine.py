@@ -80,7 +80,7 @@ async def open_engine(clock: MovableClock) -> AsyncIterator[Callable[..., Awaita
         with patch.object(runtime, "open_admission", patiently if patient else redis_parts.open_admission):
             engine = await runtime.open_engine(Settings(database_url=database_url, redis_url=redis_url), clock=clock)
         if not engines:
-            await engine.create(a_play())
+            await engine.create_event(a_play())
         engines.append(engine)
         return engine
 

@@ -64,7 +64,7 @@ async def test_the_client_takes_the_prefix_as_part_of_the_address(app: Any, serv
     """And the routes of the shop have the same events, by plain calls."""
     transport = httpx2.ASGITransport(app=app)
     async with AsyncClient("http://shop/shop/tickets/", key=KEY, transport=transport) as earmark:
-        await earmark.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+        await earmark.create_event("play", name="A play", currency="EUR", seats={"A1": 4500})
         held = await earmark.hold("play", buyer="alice", seats=["A1"], key="basket-7")
         assert (await service.earmark.booking(held.id)).seats == held.seats
         assert await earmark.hold("play", buyer="alice", seats=["A1"], key="basket-7") == held
@@ -79,7 +79,7 @@ async def test_a_key_means_the_same_under_every_prefix(app: Any, service: Servic
         AsyncClient("http://shop/shop/tickets", key=KEY, transport=transport) as first,
         AsyncClient("http://shop/elsewhere", key=KEY, transport=transport) as second,
     ):
-        await first.create("play", name="A play", currency="EUR", pools={"GA": (5, 100)})
+        await first.create_event("play", name="A play", currency="EUR", pools={"GA": (5, 100)})
         held = [await shop.hold("play", buyer="alice", pools={"GA": 1}, key="k") for shop in (first, second)]
     assert held[0] == held[1]
 
@@ -227,7 +227,7 @@ async def open_requests(app: Any, service: Service, browser: httpx2.AsyncClient)
     gateway = service.earmark.payment_service.gateways["sandbox"]
     assert isinstance(gateway, SandboxGateway)
     gateway.script.add(Fault.HANG, "authorise")
-    await service.earmark.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+    await service.earmark.create_event("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await service.earmark.hold("play", buyer="alice", seats=["A1"])
     path, headers = f"/shop/tickets/v1/bookings/{held.id}/pay", {"Idempotency-Key": "one"}
     paying = asyncio.create_task(browser.post(path, json={"method": "pm_card_visa"}, headers=headers))

@@ -264,7 +264,7 @@ async def neglect(url: str) -> None:
     past = MovableClock()
     past.advance(-900)
     async with Earmark.open(url, clock=past) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1}, pools={"GA": (9, 1)})
+        await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1}, pools={"GA": (9, 1)})
         await shop.hold("play", buyer="alice", seats=["A1"], pools={"GA": 2}, ttl_seconds=60)
         await shop.hold("play", buyer="bob", seats=["A2"], ttl_seconds=1800)
 
@@ -293,7 +293,7 @@ async def test_counts_that_drifted_are_corrected_where_that_is_requested(
     """The bookings are the truth; a manually changed count is counted again."""
     url = postgres_url if product == "postgres" else file_url
     async with Earmark.open(url) as shop:
-        await shop.create("play", name="A play", currency="EUR", pools={"GA": (9, 1)})
+        await shop.create_event("play", name="A play", currency="EUR", pools={"GA": (9, 1)})
         await shop.hold("play", buyer="alice", pools={"GA": 2})
     assert "counts" not in await findings(url)
     wrong = ("UPDATE pools SET sold = 3", "UPDATE buyer_totals SET units = 7")
@@ -353,7 +353,7 @@ async def test_a_payment_that_needs_attention_is_ill(file_url: str, *, mode: Mod
     driver = PaymentDriver(engine, gateways.open_sandbox())
     actor, ids = Actor(name="test", mode=mode), engine.ids
     shop = Earmark(engine, mode=mode)
-    await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+    await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     about: dict[str, Any] = {"actor": actor, "booking_id": BookingId(UUID(held.id))}
     payment_id = ids.payment_id()
@@ -377,7 +377,7 @@ async def test_a_payment_that_is_open_too_long_is_reported(file_url: str, monkey
     engine = await runtime.open_engine(Settings(database_url=file_url))
     driver = PaymentDriver(engine, {})
     shop = Earmark(engine, mode=Mode.TEST)
-    await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+    await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     about: dict[str, Any] = {"actor": Actor(name="test", mode=Mode.TEST), "booking_id": BookingId(UUID(held.id))}
     about |= {"entry_id": engine.ids.entry_id(), "payment_id": engine.ids.payment_id()}

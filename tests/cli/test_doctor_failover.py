@@ -51,7 +51,7 @@ def primary() -> Iterator[Postgres]:
 
 async def open_shop(url: str) -> None:
     async with Earmark.open(url, clock=a_quarter_of_an_hour_ago()) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
+        await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
 
 
 def a_quarter_of_an_hour_ago() -> MovableClock:

@@ -148,7 +148,7 @@ async def test_the_command_reads_a_database(tmp_path: Path, capsys: pytest.Captu
     """As text and as JSON; an unknown booking is reported as unknown."""
     url = f"sqlite:///{tmp_path / 'shop.sqlite3'}"
     async with Earmark.open(url) as earmark:
-        await earmark.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+        await earmark.create_event("play", name="A play", currency="EUR", seats={"A1": 4500})
         held = await earmark.hold("play", buyer="alice", seats=["A1"])
 
     def run(*arguments: str) -> tuple[int, str, str]:

@@ -28,13 +28,13 @@ async def url(tmp_path: Path) -> str:
     clock = MovableClock()
     clock.advance(-900)
     async with Earmark.open(url, clock=clock) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats=SEATS)
+        await shop.create_event("play", name="A play", currency="EUR", seats=SEATS)
         await shop.hold("play", buyer="ann", seats=["A4"], ttl_seconds=60)
         await shop.release((await shop.hold("play", buyer="bob", seats=["A2"])).id)
         engine = shop.engine
         patch = SeatPatch(id=SeatId("A5"), blocked=True)
         actor = Actor(name="manager", mode=Mode.LIVE)
-        await engine.change(
+        await engine.change_event(
             ChangeEvent(
                 actor=actor,
                 entry_id=engine.ids.entry_id(),

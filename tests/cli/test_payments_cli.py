@@ -80,7 +80,7 @@ class ShopWithCommandLine:
 
         async def create(engine: Engine, _: PaymentDriver) -> None:
             seats = dict.fromkeys(("A1", "A2", "A3", "A4"), PRICE)
-            await Earmark(engine, mode=Mode.TEST).create("concert", name="A concert", currency="EUR", seats=seats)
+            await Earmark(engine, mode=Mode.TEST).create_event("concert", name="A concert", currency="EUR", seats=seats)
 
         self._in_shop(create)
 

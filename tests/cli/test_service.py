@@ -57,7 +57,7 @@ def service(tmp_path: Path, clock: MovableClock) -> Iterator[str]:
 @pytest.fixture
 def shop(service: str) -> Iterator[Client]:
     with Client(service, key=KEY) as client:
-        client.create("play", name="A play", currency="EUR", seats=dict.fromkeys(("A1", "A2", "A3"), 4500))
+        client.create_event("play", name="A play", currency="EUR", seats=dict.fromkeys(("A1", "A2", "A3"), 4500))
         yield client
 
 

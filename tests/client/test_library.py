@@ -51,7 +51,7 @@ async def shop(url: str, clock: MovableClock) -> AsyncIterator[Earmark]:
     """A play with three seats and a pool, for test money."""
     async with Earmark.open(url, clock=clock, mode=Mode.TEST) as earmark:
         seats = {"A1": 4500, "A2": 4500, "A3": 0}
-        await earmark.create("play", name="A play", currency="EUR", seats=seats, pools={"GA": (5, 1000)})
+        await earmark.create_event("play", name="A play", currency="EUR", seats=seats, pools={"GA": (5, 1000)})
         yield earmark
 
 
@@ -107,7 +107,7 @@ async def test_what_costs_nothing_needs_no_gateway(shop: Earmark) -> None:
 async def test_a_shop_without_a_gateway_still_sells_what_is_free(url: str, clock: MovableClock) -> None:
     """Live events have no gateway here. What costs something says what is missing, and stays held."""
     async with Earmark.open(url, clock=clock) as shop:
-        await shop.create("talk", name="A talk", currency="EUR", seats={"A1": 0, "A2": 4500})
+        await shop.create_event("talk", name="A talk", currency="EUR", seats={"A1": 0, "A2": 4500})
         free, paid = [await shop.hold("talk", buyer="alice", seats=[seat]) for seat in ("A1", "A2")]
         assert (await shop.pay(free.id)).state is State.CONFIRMED
         for method in (None, CARD):
@@ -120,7 +120,7 @@ async def test_a_shop_without_a_gateway_still_sells_what_is_free(url: str, clock
 async def test_live_events_are_never_paid_at_the_sandbox() -> None:
     """A shop without a gateway gets an error, and no live event is sold for test money."""
     async with open_in_memory() as live:
-        await live.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+        await live.create_event("play", name="A play", currency="EUR", seats={"A1": 4500})
         held = await live.hold("play", buyer="alice", seats=["A1"])
         with pytest.raises(InvalidRequest, match="gateway"):
             await live.pay(held.id, method=CARD)
@@ -131,7 +131,7 @@ async def test_test_and_live_do_not_see_each_other(tmp_path: Path) -> None:
     """Two kinds in one database: events, bookings and keys of the one do not exist for the other."""
     url = f"sqlite:///{tmp_path}/shop.sqlite3"
     async with Earmark.open(url) as live, Earmark.open(url, mode=Mode.TEST) as test:
-        await live.create("play", name="A play", currency="EUR", pools={"GA": (5, 0)}, key="k")
+        await live.create_event("play", name="A play", currency="EUR", pools={"GA": (5, 0)}, key="k")
         held = await live.hold("play", buyer="alice", pools={"GA": 1}, key="k1")
         for look in (test.event, test.map):
             with pytest.raises(EventUnknown):
@@ -151,14 +151,14 @@ async def test_test_and_live_do_not_see_each_other(tmp_path: Path) -> None:
         lambda shop: shop.hold("play", buyer="alice", seats=["A{1}"]),
         lambda shop: shop.hold("play", buyer="alice", pools={"GA": 0}),
         lambda shop: shop.hold("play", buyer="alice", seats=["A1"], ttl_seconds=10**9),
-        lambda shop: shop.create("a/b", name="A play", currency="EUR", seats={"A1": 1}),
-        lambda shop: shop.create("b", name="A play", currency="eur", seats={"A1": 1}),
-        lambda shop: shop.create("b", name="A play", currency="EUR"),
-        lambda shop: shop.create("b", name="A play", currency="EUR", seats={"A1": -1}),
-        lambda shop: shop.create("b", name="A play", currency="EUR", seats=[NewSeat(id="A1", price=-1)]),
-        lambda shop: shop.create("b", name="B", currency="EUR", seats={"A1": 1}, starts_at=datetime(2030, 1, 1)),  # noqa: DTZ001
-        lambda shop: shop.create("b", name="B", currency="EUR", seats={"A1": 1}, no_such_rule=1),
-        lambda shop: shop.change("play", refund_fee_percent=101),
+        lambda shop: shop.create_event("a/b", name="A play", currency="EUR", seats={"A1": 1}),
+        lambda shop: shop.create_event("b", name="A play", currency="eur", seats={"A1": 1}),
+        lambda shop: shop.create_event("b", name="A play", currency="EUR"),
+        lambda shop: shop.create_event("b", name="A play", currency="EUR", seats={"A1": -1}),
+        lambda shop: shop.create_event("b", name="A play", currency="EUR", seats=[NewSeat(id="A1", price=-1)]),
+        lambda shop: shop.create_event("b", name="B", currency="EUR", seats={"A1": 1}, starts_at=datetime(2030, 1, 1)),  # noqa: DTZ001
+        lambda shop: shop.create_event("b", name="B", currency="EUR", seats={"A1": 1}, no_such_rule=1),
+        lambda shop: shop.change_event("play", refund_fee_percent=101),
     ],
 )
 async def test_the_library_checks_what_the_api_checks(
@@ -166,7 +166,7 @@ async def test_the_library_checks_what_the_api_checks(
 ) -> None:
     """What the service would refuse is refused here too, and says where."""
     async with open_in_memory(clock=clock) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1}, pools={"GA": (1, 1)})
+        await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 1}, pools={"GA": (1, 1)})
         with pytest.raises(InvalidRequest) as refused:
             await wrong(shop)
         assert refused.value.errors[0]["message"]
@@ -206,13 +206,13 @@ async def test_an_event_is_changed_in_place(shop: Earmark) -> None:
     """None clears, what is not named stays, and a held seat cannot be blocked."""
     from earmark import PoolChange, SeatChange
 
-    await shop.change("play", per_buyer_max=1, on_decline="release", pools=[PoolChange(id="GA", capacity=7)])
-    changed = await shop.change("play", per_buyer_max=None, name="The play")
+    await shop.change_event("play", per_buyer_max=1, on_decline="release", pools=[PoolChange(id="GA", capacity=7)])
+    changed = await shop.change_event("play", per_buyer_max=None, name="The play")
     assert (changed.per_buyer_max, changed.on_decline, changed.name) == (None, OnDecline.RELEASE, "The play")
     assert (await shop.map("play")).pools[0].capacity == 7
     await shop.hold("play", buyer="alice", seats=["A1"])
     with pytest.raises(SeatsTaken):
-        await shop.change("play", seats=[SeatChange(id="A1", blocked=True)])
+        await shop.change_event("play", seats=[SeatChange(id="A1", blocked=True)])
 
 
 async def test_lists_go_on_past_a_page(clock: MovableClock) -> None:
@@ -220,7 +220,7 @@ async def test_lists_go_on_past_a_page(clock: MovableClock) -> None:
     async with open_in_memory(clock=clock) as shop:
         count = PAGE_SIZE + 1
         for number in range(count):
-            await shop.create(f"e{number:04}", name="An event", currency="EUR", pools={"GA": (count, 0)})
+            await shop.create_event(f"e{number:04}", name="An event", currency="EUR", pools={"GA": (count, 0)})
             await shop.hold("e0000", buyer="alice", pools={"GA": 1})
         assert [event.id async for event in shop.events()] == [f"e{number:04}" for number in range(count)]
         assert len([one async for one in shop.bookings(buyer="alice")]) == count
@@ -229,7 +229,7 @@ async def test_lists_go_on_past_a_page(clock: MovableClock) -> None:
 async def test_pay_without_a_key_is_found_again_after_a_crash(url: str, clock: MovableClock) -> None:
     """The program was killed after the payment was opened: the same call again is the same payment, and one charge."""
     async with Earmark.open(url, clock=clock, mode=Mode.TEST) as shop:
-        await shop.create("late", name="A late play", currency="EUR", seats={"A1": 4500})
+        await shop.create_event("late", name="A late play", currency="EUR", seats={"A1": 4500})
         held = await shop.hold("late", buyer="alice", seats=["A1"])
         first = await shop.pay(held.id, method=CARD)
         again = await shop.pay(held.id, method=CARD)

@@ -66,7 +66,7 @@ class Shop:
 
     async def create(self, event_id: str = "concert", **rest: Any) -> Event:
         """An event with four seats and ten units of GA, unless said otherwise."""
-        answer = await self.engine.create(self.ask_create(event_id, **rest))
+        answer = await self.engine.create_event(self.ask_create(event_id, **rest))
         assert isinstance(answer, Decided)
         event: Event = answer.value
         return event
@@ -216,7 +216,7 @@ class Shop:
 
     async def change(self, event_id: str = "concert", **rest: Any) -> Event:
         """An operator's change."""
-        answer = await self.engine.change(self.ask_change(event_id, **rest))
+        answer = await self.engine.change_event(self.ask_change(event_id, **rest))
         assert isinstance(answer, Decided)
         event: Event = answer.value
         return event

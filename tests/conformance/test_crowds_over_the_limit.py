@@ -45,7 +45,7 @@ class CountedTransactions:
 async def shop(store: Store) -> Earmark:
     """A pool that is large enough, and at most four for each buyer."""
     shop = Earmark(Engine(store, ids=Uuid7Ids()))
-    await shop.create("drop", name="A drop", currency="EUR", pools={"GA": (1000, 900)}, per_buyer_max=4)
+    await shop.create_event("drop", name="A drop", currency="EUR", pools={"GA": (1000, 900)}, per_buyer_max=4)
     return shop
 
 
@@ -109,7 +109,7 @@ async def test_a_pool_in_which_nothing_is_held_refuses_at_once(
     shop: Earmark, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of it is free or sold, so no hold can lapse: no transaction looks for one."""
-    await shop.create("fair", name="A fair", currency="EUR", pools={"GA": (3, 900)})
+    await shop.create_event("fair", name="A fair", currency="EUR", pools={"GA": (3, 900)})
     held = await shop.hold("fair", buyer="ann", pools={"GA": 1})
     await shop.confirm(held.id, payment_id="till-1")
     transactions = CountedTransactions(store, monkeypatch)
@@ -123,7 +123,7 @@ async def test_a_pool_in_which_units_are_held_is_searched_before_it_refuses(
     shop: Earmark, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: one of them might have lapsed."""
-    await shop.create("fair", name="A fair", currency="EUR", pools={"GA": (3, 900)})
+    await shop.create_event("fair", name="A fair", currency="EUR", pools={"GA": (3, 900)})
     await shop.hold("fair", buyer="ann", pools={"GA": 1})
     transactions = CountedTransactions(store, monkeypatch)
     with pytest.raises(PoolExhausted) as refused:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.usefixtures("the_books_balance"), BEHIND_A_POOLER_IN_A_PROOF]
 
 Memos = Callable[..., KeyedRequest]
-VERBS = ("hold", "extend", "confirm", "release", "cancel", "create", "change")
+VERBS = ("hold", "extend", "confirm", "release", "cancel", "create_event", "change_event")
 
 
 async def asks_for(shop: Shop, verb: str, idempotency: KeyedRequest) -> Callable[[], Awaitable[Any]]:
@@ -52,8 +52,8 @@ async def asks_for(shop: Shop, verb: str, idempotency: KeyedRequest) -> Callable
         "confirm": lambda: shop.ask_confirm(held, "visa-1", idempotency=idempotency),
         "release": lambda: shop.ask_release(held, idempotency=idempotency),
         "cancel": lambda: shop.ask_cancel(sold, idempotency=idempotency),
-        "create": lambda: shop.ask_create("tomorrow", idempotency=idempotency),
-        "change": lambda: shop.ask_change(per_buyer_max=3, idempotency=idempotency),
+        "create_event": lambda: shop.ask_create("tomorrow", idempotency=idempotency),
+        "change_event": lambda: shop.ask_change(per_buyer_max=3, idempotency=idempotency),
     }
     send: Callable[[Command], Awaitable[Any]] = getattr(shop.engine, verb)
     return lambda: send(make[verb]())
@@ -91,7 +91,7 @@ async def test_a_key_is_for_one_request(shop: Shop, idempotency: Memos, verb: st
     with pytest.raises(IdempotencyMismatch):
         await shop.engine.hold(shop.ask_hold("max", "A4", idempotency=idempotency("k", request=b"another")))
     with pytest.raises(IdempotencyMismatch):
-        await shop.engine.create(shop.ask_create("never", idempotency=idempotency("k", request=b"another")))
+        await shop.engine.create_event(shop.ask_create("never", idempotency=idempotency("k", request=b"another")))
     assert await shop.picture() == before
 
 
@@ -284,22 +284,22 @@ async def test_equal_requests_in_two_services_on_one_database(shop: Shop, other_
 
 async def test_an_event_is_created_once_for_a_key(shop: Shop, idempotency: Memos) -> None:
     """A repeat with the key is the event's first answer; without it, the id is simply taken."""
-    first = await shop.engine.create(shop.ask_create(idempotency=idempotency("k")))
-    again = await shop.engine.create(shop.ask_create(idempotency=idempotency("k")))
+    first = await shop.engine.create_event(shop.ask_create(idempotency=idempotency("k")))
+    again = await shop.engine.create_event(shop.ask_create(idempotency=idempotency("k")))
     assert isinstance(again, Replayed)
     assert again.record == memory_of(first)
     with pytest.raises(EventExists):
-        await shop.engine.create(shop.ask_create())
+        await shop.engine.create_event(shop.ask_create())
     with pytest.raises(EventExists):
-        await shop.engine.create(shop.ask_create(idempotency=idempotency("k2")))
+        await shop.engine.create_event(shop.ask_create(idempotency=idempotency("k2")))
 
 
 async def test_a_key_that_met_a_taken_id_is_not_spent(shop: Shop, idempotency: Memos) -> None:
     """A refused event leaves its key free for another."""
     await shop.create()
     with pytest.raises(EventExists):
-        await shop.engine.create(shop.ask_create(idempotency=idempotency("k", request=b"one")))
-    answer = await shop.engine.create(shop.ask_create("tomorrow", idempotency=idempotency("k", request=b"two")))
+        await shop.engine.create_event(shop.ask_create(idempotency=idempotency("k", request=b"one")))
+    answer = await shop.engine.create_event(shop.ask_create("tomorrow", idempotency=idempotency("k", request=b"two")))
     assert isinstance(answer, Decided)
     assert await shop.store.read_event(EventId("tomorrow")) == answer.value
 

@@ -26,9 +26,9 @@ async def full_of_lapsed_holds(store: Store, clock: MovableClock, *, buyer: str 
     """A pool of sixty (or a buyer's limit of sixty), all of it in holds that ran out a moment ago, and no sweeper."""
     shop = Earmark(Engine(store, ids=Uuid7Ids()))
     if buyer:
-        await shop.create("fair", name="A fair", currency="EUR", pools={"GA": (1000, 1)}, per_buyer_max=LAPSED)
+        await shop.create_event("fair", name="A fair", currency="EUR", pools={"GA": (1000, 1)}, per_buyer_max=LAPSED)
     else:
-        await shop.create("fair", name="A fair", currency="EUR", pools={"GA": (LAPSED, 1)})
+        await shop.create_event("fair", name="A fair", currency="EUR", pools={"GA": (LAPSED, 1)})
     holds = (shop.hold("fair", buyer=buyer or f"b{n}", pools={"GA": 1}, ttl_seconds=TTL_SECONDS) for n in range(LAPSED))
     await asyncio.gather(*holds)
     clock.advance(TTL_SECONDS + 1)
@@ -78,7 +78,7 @@ async def test_a_claim_larger_than_what_lapsed_is_refused_for_good(store: Store,
 async def test_a_pool_shrinks_to_what_is_really_in_use(store: Store, clock: MovableClock) -> None:
     """An operator's change ends as many lapsed holds as a buyer's hold does."""
     shop = await full_of_lapsed_holds(store, clock)
-    await shop.change("fair", pools=[PoolChange(id="GA", capacity=1)])
+    await shop.change_event("fair", pools=[PoolChange(id="GA", capacity=1)])
     assert (await shop.hold("fair", buyer="ada", pools={"GA": 1})).state == "held"
 
 

@@ -108,7 +108,7 @@ async def test_a_walk_is_bounded_and_the_next_goes_on_where_it_stopped(
     await shop.create("tomorrow", idempotency=idempotency("new"))
     rounds = [await store.upkeep.forget_keys(seconds=DAY, limit=2) for _ in range(4)]
     assert [(one.cleared, one.more) for one in rounds] == [(1, True), (2, True), (1, False), (0, False)]
-    again = await shop.engine.create(shop.ask_create("tomorrow", idempotency=idempotency("new")))
+    again = await shop.engine.create_event(shop.ask_create("tomorrow", idempotency=idempotency("new")))
     assert isinstance(again, Replayed)
 
 

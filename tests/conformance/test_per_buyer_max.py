@@ -39,7 +39,7 @@ async def opened(store: Store, ids: Uuid7Ids, *, limit: int | None = 2, own: int
         id=event_id, name="A concert", currency="EUR", mode=Mode.TEST, created_at=datetime.now(UTC), per_buyer_max=own
     )
     seats = tuple(Seat(event_id=event_id, id=SeatId(f"A{n}"), price=1) for n in range(SEATS))
-    await engine.create(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
+    await engine.create_event(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
     return engine
 
 

@@ -37,7 +37,7 @@ async def furnish(shop: Shop) -> None:
         Seat(event_id=EventId("concert"), **msgspec.structs.asdict(line), blocked=False, x=1.0, y=2.0)
         for line in (NAMED, HALF, PLAIN)
     )
-    await shop.engine.create(msgspec.structs.replace(shop.ask_create(), seats=named))
+    await shop.engine.create_event(msgspec.structs.replace(shop.ask_create(), seats=named))
 
 
 def told(booking: Booking, now: datetime) -> list[dict[str, Any]]:

@@ -190,7 +190,7 @@ def test_checking_a_deployment(tmp_path: Path) -> None:
 
 async def _open_a_play(url: str) -> None:
     async with Earmark.open(url) as earmark:
-        await earmark.create("play", name="A play", currency="EUR", pools={"standing": (40, 1200)})
+        await earmark.create_event("play", name="A play", currency="EUR", pools={"standing": (40, 1200)})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -41,7 +41,7 @@ async def shop(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[Earmark]:
     """A play with ten seats in a store that answers without a wait; at most four for a buyer."""
     shop = Earmark(Engine(MemoryStore(clock=clock), ids=ids))
     seats = {f"A{number}": 1 for number in range(1, 11)}
-    await shop.create("play", name="A play", currency="EUR", seats=seats, pools={"GA": (50, 1)}, per_buyer_max=4)
+    await shop.create_event("play", name="A play", currency="EUR", seats=seats, pools={"GA": (50, 1)}, per_buyer_max=4)
     yield shop
     await shop.engine.close()
 

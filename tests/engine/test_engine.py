@@ -94,7 +94,7 @@ async def open_concert(store: MemoryStore) -> None:
     event = Event(
         id=EventId("concert"), name="Concert", currency="EUR", mode=Mode.LIVE, created_at=NOW, per_buyer_max=2
     )
-    await Engine(store, ids=IDS).create(
+    await Engine(store, ids=IDS).create_event(
         CreateEvent(
             actor=SHOP,
             entry_id=IDS.entry_id(),

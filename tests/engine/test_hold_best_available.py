@@ -37,7 +37,7 @@ async def engine(clock: MovableClock, ids: Uuid7Ids) -> Engine:
     made = Engine(MemoryStore(clock=clock), ids=ids)
     event = Event(id=EVENT, name="A concert", currency="EUR", mode=Mode.LIVE, created_at=clock.now())
     seats = tuple(Seat(event_id=EVENT, id=SeatId(f"A{n}"), price=1, row="A", number=n) for n in range(1, 5))
-    await made.create(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
+    await made.create_event(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=seats))
     return made
 
 

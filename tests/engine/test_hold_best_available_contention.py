@@ -37,7 +37,7 @@ async def open_event(clock: MovableClock, ids: Uuid7Ids, *, seats: int = SEATS, 
     engine = Engine(MemoryStore(clock=clock), ids=ids, **limits)
     event = Event(id=EVENT, name="A concert", currency="EUR", mode=Mode.LIVE, created_at=clock.now())
     row = tuple(Seat(event_id=EVENT, id=SeatId(f"A{n}"), price=1, row="A", number=n) for n in range(1, seats + 1))
-    await engine.create(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=row))
+    await engine.create_event(CreateEvent(actor=SHOP, entry_id=ids.entry_id(), event=event, seats=row))
     return engine
 
 

@@ -51,7 +51,7 @@ async def store() -> LockedRows:
     clock = MovableClock()
     store = LockedRows(clock)
     shop = Earmark(Engine(store, ids=Uuid7Ids()))
-    await shop.create("play", name="Play", currency="EUR", pools={"GA": (HELD, 1)}, hold_ttl_seconds=TTL_SECONDS)
+    await shop.create_event("play", name="Play", currency="EUR", pools={"GA": (HELD, 1)}, hold_ttl_seconds=TTL_SECONDS)
     for number in range(HELD):
         await shop.hold("play", buyer=f"b{number}", pools={"GA": 1})
     clock.advance(TTL_SECONDS + 1)

@@ -210,5 +210,5 @@ def test_without_a_step_nothing_is_written(writes: PendingWrites) -> None:
     """Refusals alone leave it empty."""
     assert not writes
     event = Event(id=EventId("concert"), name="Concert", currency="EUR", mode=Mode.LIVE, created_at=NOW)
-    writes.record_event("change", event, command=ask_of(), record=None, facts={})
+    writes.record_event("change_event", event, command=ask_of(), record=None, facts={})
     assert writes

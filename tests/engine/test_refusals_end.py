@@ -60,7 +60,7 @@ async def cancel(shop: Earmark) -> object:
 async def is_gone(refused: Callable[[Earmark], Any]) -> bool:
     """Whether nothing is left of a refusal after it was answered."""
     async with open_in_memory() as shop:
-        await shop.create("play", name="A play", currency="EUR", seats=SEATS)
+        await shop.create_event("play", name="A play", currency="EUR", seats=SEATS)
         await shop.hold("play", buyer="ann", seats=["A1"])
         try:
             await refused(shop)

@@ -60,7 +60,7 @@ def gate() -> Gate:
 async def engine(gate: Gate) -> AsyncIterator[Engine]:
     """A play on sale, behind that gate."""
     engine = Engine(MemoryStore(clock=MovableClock()), ids=Uuid7Ids(), policy=Policy(per_buyer_max=2), admission=gate)
-    await engine.create(a_play())
+    await engine.create_event(a_play())
     yield engine
     await engine.close()
 
@@ -139,7 +139,7 @@ async def test_admission_is_informed_that_a_hold_could_never_be_granted(
 async def test_admission_is_informed_that_a_blocked_seat_was_requested(engine: Engine, gate: Gate) -> None:
     """It is refused as a taken one, and no hold's end brings it back: the seats beside it were marked in vain."""
     blocked = (SeatPatch(id=SeatId("A2"), blocked=True),)
-    await engine.change(ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=blocked))
+    await engine.change_event(ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, seats=blocked))
     with pytest.raises(SeatsTaken):
         await engine.hold(a_hold("A1", "A2"))
     assert gate.hopeless == [True]
@@ -149,7 +149,7 @@ async def test_admission_is_informed_of_no_fault_where_the_refusal_is_transient(
     """The control: the sale opens later, and then the same request may be granted."""
     opens_at = datetime.now(UTC) + timedelta(hours=1)
     change = ChangeEvent(actor=SHOP, entry_id=IDS.entry_id(), event_id=EVENT, fields={"sale_opens_at": opens_at})
-    await engine.change(change)
+    await engine.change_event(change)
     with pytest.raises(SaleClosed) as refused:
         await engine.hold(a_hold("A1"))
     assert refused.value.transient

@@ -230,6 +230,8 @@ async def fill(place: Place, shop_api: ShopApi) -> None:
     await shop_api.post(f"bookings/{bob['id']}/confirm", {"payment_id": "till bob"}, key="bob-paid")
     shop = await live_shop(place)
     gala = event_body(place, "gala")
-    await shop.create("gala", name="A gala", currency="EUR", starts_at=gala["starts_at"], seats={"A1": 500, "A2": 500})
+    await shop.create_event(
+        "gala", name="A gala", currency="EUR", starts_at=gala["starts_at"], seats={"A1": 500, "A2": 500}
+    )
     sold = await shop.hold("gala", buyer=ANN, seats=["A1"], key="gala")
     await shop.confirm(sold.id, payment_id="till gala", key="gala-paid")

@@ -51,7 +51,9 @@ def url(tmp_path: Path) -> str:
         async with Earmark.open(place) as shop:
             for event_id, days in (("over", -1), ("soon", 1)):
                 starts_at = now + timedelta(days=days)
-                await shop.create(event_id, name="A show", currency="EUR", starts_at=starts_at, pools={"GA": (99, 500)})
+                await shop.create_event(
+                    event_id, name="A show", currency="EUR", starts_at=starts_at, pools={"GA": (99, 500)}
+                )
             sold = await shop.hold("over", buyer=ANN, pools={"GA": 2}, key="1")
             await shop.confirm(sold.id, payment_id="till")
             await shop.hold("soon", buyer="bob", pools={"GA": 1})
@@ -127,7 +129,7 @@ def test_the_error_says_how_to_end_the_sale_of_an_event_without_a_start(earmark:
 
     async def sell() -> None:
         async with Earmark.open(url) as shop:
-            await shop.create("drop", name="A drop", currency="EUR", pools={"GA": (9, 500)})
+            await shop.create_event("drop", name="A drop", currency="EUR", pools={"GA": (9, 500)})
             await shop.release((await shop.hold("drop", buyer="bob", pools={"GA": 1})).id)
 
     asyncio.run(sell())

@@ -228,7 +228,7 @@ async def test_an_event_that_is_not_over_prevents_the_erasure(place: Place, mode
     """Of both modes; from its start on it is over."""
     shop = Earmark(Engine(place.store, ids=Uuid7Ids()), mode=mode)
     starts_at = event_body(place, "show")["starts_at"]
-    await shop.create("show", name="A show", currency="EUR", starts_at=starts_at, seats={"A1": 500})
+    await shop.create_event("show", name="A show", currency="EUR", starts_at=starts_at, seats={"A1": 500})
     sold = await shop.hold("show", buyer=ANN, seats=["A1"])
     await shop.confirm(sold.id, payment_id="till")
     await refused(place, "its event starts at")
@@ -422,7 +422,7 @@ async def test_a_server_sells_on_while_a_name_is_erased(file: Place) -> None:
     """Each hold is made, and the erasure ends with nothing left to do."""
     await sell_and_wait(file)
     shop = Earmark(Engine(file.store, ids=Uuid7Ids()), mode=Mode.LIVE)
-    await shop.create("next", name="Another", currency="EUR", pools={"GA": (10_000, 500)})
+    await shop.create_event("next", name="Another", currency="EUR", pools={"GA": (10_000, 500)})
     erasing = asyncio.create_task(file.erase())
     sold = 0
     while not erasing.done():

@@ -46,7 +46,7 @@ class World:
     async def sell(self, *, buyer: str, method: str = CODE) -> tuple[str, str]:
         """A booking and its payment; the show is over by now."""
         starts_at = later(self.place, hours=1)
-        await self.shop.earmark.create(
+        await self.shop.earmark.create_event(
             "opera", name="An opera", currency="EUR", starts_at=starts_at, seats={"A1": PRICE}
         )
         held = await self.shop.earmark.hold("opera", buyer=buyer, seats=["A1"])

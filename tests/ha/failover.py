@@ -122,7 +122,7 @@ async def fail_over(cluster: Cluster, mode: Mode) -> Outcome:
     event = f"event-{uuid4().hex}"
     async with AsyncExitStack() as stack:
         shop = await _open_shop(stack, cluster.url(DATABASE))
-        await shop.create(event, name="A concert", currency="EUR", pools={"GA": (1_000_000, 2500)})
+        await shop.create_event(event, name="A concert", currency="EUR", pools={"GA": (1_000_000, 2500)})
         buyers = BuyerLoad(shop, event)
         running = asyncio.create_task(buyers.run())
         try:

@@ -113,7 +113,7 @@ class Upgrade:
                 self.clients.append(await stack.enter_async_context(client))
             pools = {"GA": (1_000_000, 100)}
             seats = {f"S{number}": 100 for number in range(SEATS)}
-            await self.clients[0].create(EVENT, name="Upgrade", currency="EUR", pools=pools, seats=seats)
+            await self.clients[0].create_event(EVENT, name="Upgrade", currency="EUR", pools=pools, seats=seats)
             async with asyncio.TaskGroup() as group:
                 for _ in range(buyers):
                     group.create_task(self._buy())

@@ -67,7 +67,9 @@ async def test_the_role_does_all_that_a_shop_does(postgres_url: str, role: str) 
     """Events, holds, sales, money there and back, and a check of every promise."""
     await open_and_maintain_databases.migrate(postgres_url, application_role=role)
     async with Earmark.open(url_of(role, postgres_url), migrate=False, mode=Mode.TEST) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 500, "A2": 500}, pools={"GA": (9, 300)})
+        await shop.create_event(
+            "play", name="A play", currency="EUR", seats={"A1": 500, "A2": 500}, pools={"GA": (9, 300)}
+        )
         sold = await shop.hold("play", buyer="ann", seats=["A1"], pools={"GA": 2}, key="first")
         await shop.extend(sold.id, seconds=30)
         await shop.pay(sold.id, method="pm_card_visa", key="paying")
@@ -179,7 +181,7 @@ GUARDS = """
 
 async def _hold(url: str) -> None:
     async with Earmark.open(url, migrate=False) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 500})
+        await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 500})
         await shop.hold("play", buyer="ann", seats=["A1"])
 
 

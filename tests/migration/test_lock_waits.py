@@ -47,7 +47,7 @@ def tomorrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Migration]:
 async def shop(unguarded_postgres_url: str) -> AsyncIterator[Earmark]:
     """A running server's engine, from before tomorrow's migration."""
     async with Earmark.open(unguarded_postgres_url) as shop:
-        await shop.create("play", name="A play", currency="EUR", pools={"GA": (1000, 100)})
+        await shop.create_event("play", name="A play", currency="EUR", pools={"GA": (1000, 100)})
         yield shop
 
 

@@ -66,7 +66,7 @@ async def test_an_older_server_stays_ready_and_restarts_over_an_expand(empty_url
     """The newer Earmark migrates first; a server that still runs the older one, or goes back to it, goes on selling."""
     await open_and_maintain_databases.migrate(empty_url)
     async with Earmark.open(empty_url, migrate=False) as running:
-        await running.create("play", name="A play", currency="EUR", seats={"A1": 100, "A2": 100})
+        await running.create_event("play", name="A play", currency="EUR", seats={"A1": 100, "A2": 100})
         await apply_tomorrow(empty_url, oldest_code=ANY_CODE)
         await running.engine.store.check()
         held = await running.hold("play", buyer="b", seats=["A1"])

@@ -51,7 +51,7 @@ class Shop:
         """Four seats and three standing."""
         seats = seats or dict.fromkeys(("A1", "A2", "A3", "A4"), PRICE)
         library = Earmark(self.engine)
-        await library.create(event, name="A show", currency="EUR", seats=seats, pools={"GA": (3, 2500)}, **policy)
+        await library.create_event(event, name="A show", currency="EUR", seats=seats, pools={"GA": (3, 2500)}, **policy)
 
     async def hold(
         self,
@@ -77,7 +77,7 @@ class Shop:
         seats = (SeatPatch(id=SeatId(blocked), blocked=True),) if blocked else ()
         entry_id = self.engine.ids.entry_id()
         ask = ChangeEvent(actor=self.actor, entry_id=entry_id, event_id=EventId("concert"), fields=fields, seats=seats)
-        await self.engine.change(ask)
+        await self.engine.change_event(ask)
 
     async def pay(self, booking: Booking, **how: Any) -> PayResult:
         """Pay, and wait for what comes of it."""

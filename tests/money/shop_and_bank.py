@@ -64,7 +64,7 @@ class World:
             price = PRICES[currency]
             event = EventId(f"concert-{self.seed}-{currency.lower()}")
             prices, pools = dict.fromkeys(seats, price), {POOL: (6, price - price // 3)}
-            await library.create(event, name="A concert", currency=currency, seats=prices, pools=pools, **policy)
+            await library.create_event(event, name="A concert", currency=currency, seats=prices, pools=pools, **policy)
             self.events[currency] = event
 
     async def hold(

@@ -178,7 +178,7 @@ async def test_live_and_test_are_counted_apart(shop: Shop) -> None:
     shop.gateway.says["authorise"] = DECLINED
     assert [await tried(shop, one) for one in await holds(shop, 6)][-1] == "buyer"
     library = Earmark(shop.engine, mode=Mode.TEST)
-    await library.create("rehearsal", name="A rehearsal", currency="EUR", seats={"A1": 4500})
+    await library.create_event("rehearsal", name="A rehearsal", currency="EUR", seats={"A1": 4500})
     held = await library.hold("rehearsal", buyer="alice", seats=["A1"])
     _, booking = await shop.store.read_booking(BookingId(UUID(held.id)))
     assert booking is not None

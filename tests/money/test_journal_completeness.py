@@ -65,7 +65,7 @@ async def operate(shop: Shop) -> None:
         seats=(SeatPatch(id=SeatId("A4"), blocked=True, price=9900),),
         pools=(PoolPatch(id=PoolId("GA"), capacity=30, price=2600),),
     )
-    await shop.engine.change(ask)
+    await shop.engine.change_event(ask)
 
 
 async def pay_elsewhere(shop: Shop) -> None:
@@ -180,7 +180,7 @@ async def test_every_verb_records_every_field_before_and_after(
     assert {(verb, after) for verb, after in BY_MOVE if (verb, after) not in watch.moves} == set(), (
         "a verb was left out"
     )
-    assert {verb for verb, _ in watch.moves} >= {"change", NOTE}
+    assert {verb for verb, _ in watch.moves} >= {"change_event", NOTE}
     told = {f"payment.{name}" for name in journal_before_and_after_values.PAYMENT_FIELDS} | {
         f"refund.{name}" for name in journal_before_and_after_values.REFUND_FIELDS
     }
@@ -285,7 +285,7 @@ async def test_an_operators_change_reads_the_same_from_every_store(shop: Shop) -
     await shop.store.outbox.number(after=EventId(""), limit=100)
     numbered = await shop.store.outbox.read_numbered(EventId("concert"), after=0, limit=100)
     entries = [told.entry for told in numbered]
-    [entry] = [entry for entry in entries if entry.verb == "change"]
+    [entry] = [entry for entry in entries if entry.verb == "change_event"]
     told = journal_before_and_after_values.changes_of(entry)
     assert told == {
         "name": pair("A show", "Another show"),

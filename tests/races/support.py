@@ -262,7 +262,7 @@ class Server:
     def submit(self, ask: Command) -> Server:
         """Begin one request, as the engine would: decided again if something changed."""
         if isinstance(ask, ChangeEvent):
-            return self._begin(self.engine.change(ask))
+            return self._begin(self.engine.change_event(ask))
         run = partial(self.engine.run, VERBS[type(ask)], optimistic=True)
         queue: BatchQueue[Command] = BatchQueue(
             run, make_room_in=self.engine.make_room_in, have_due=self.engine.have_due
@@ -345,7 +345,7 @@ class RaceDatabase:
         database = cls(url, clock=clock, observer=observer)
         database._deadlocks_before = await database.deadlocks()
         server = await database.server()
-        await server.engine.create(a_play())
+        await server.engine.create_event(a_play())
         return database
 
     async def close(self) -> None:

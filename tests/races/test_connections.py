@@ -56,7 +56,7 @@ async def opened(url: str, **settings: Any) -> AsyncIterator[Engine]:
     engine = Engine(store, ids=IDS, **settings)
     try:
         if await store.read_event(EVENT) is None:
-            await engine.create(a_play())
+            await engine.create_event(a_play())
         yield engine
     finally:
         await engine.close()

@@ -131,8 +131,8 @@ def request_of(call: Endpoint, booking_id: str) -> dict[str, Any]:
     if call.body is not None:
         body = {**(call.example or {})}
         body |= {"event_id": "concert", "seats": [], "pools": {"GA": 1}} if call.name == "hold" else {}
-        body |= {"id": "another"} if call.name == "create" else {}
-        body = {name: value for name, value in body.items() if call.name != "change" or name != "seats"}
+        body |= {"id": "another"} if call.name == "create_event" else {}
+        body = {name: value for name, value in body.items() if call.name != "change_event" or name != "seats"}
     headers = {"Idempotency-Key": f"k-{call.name}"} if call.idempotent else {}
     return {"method": call.method, "url": path, "json": body, "headers": headers}
 

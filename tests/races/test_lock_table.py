@@ -68,7 +68,7 @@ async def test_keyed_batches_of_a_thousand_leave_room_in_the_lock_table(
     pool = Pool(event_id=EVENT, id=PoolId("GA"), capacity=100_000, price=500)
     try:
         if await store.read_event(EVENT) is None:
-            await engine.create(CreateEvent(actor=SHOP, entry_id=IDS.entry_id(), event=event, pools=(pool,)))
+            await engine.create_event(CreateEvent(actor=SHOP, entry_id=IDS.entry_id(), event=event, pools=(pool,)))
         if not draft:
             monkeypatch.setattr(store, "pgbouncer", True)
         named = f"{draft}-{capped}"

@@ -52,7 +52,7 @@ async def shop(postgres_url: str, clock: MovableClock) -> AsyncIterator[Earmark]
     earmark = Earmark(Engine(store, ids=Uuid7Ids()))
     for event in EVENTS:
         seats = {f"A{n}": 1 for n in range(1, 41)}
-        await earmark.create(event, name=event, currency="EUR", seats=seats, pools={"GA": (1000, 1)})
+        await earmark.create_event(event, name=event, currency="EUR", seats=seats, pools={"GA": (1000, 1)})
     yield earmark
     await earmark.engine.close()
 
@@ -255,7 +255,7 @@ async def test_what_was_refused_while_a_row_was_locked_is_never_done(postgres_ur
     """They are refused with `overloaded`, and the lock is released: no booking appears."""
     store = await PostgresStore.connect(postgres_url, clock=clock)
     shop = Earmark(Engine(store, ids=Uuid7Ids(), request_seconds_max=0.9))
-    await shop.create("e1", name="e1", currency="EUR", pools={"GA": (1000, 1)})
+    await shop.create_event("e1", name="e1", currency="EUR", pools={"GA": (1000, 1)})
     async with locked(postgres_url, "SELECT 1 FROM pools WHERE event_id = 'e1'"):
         asked = [shop.hold("e1", buyer=f"h{n}", pools={"GA": 1}) for n in range(150)]
         told = await asyncio.gather(*asked, return_exceptions=True)
@@ -276,7 +276,7 @@ async def test_two_servers_on_one_hot_pool_wait_for_each_other(postgres_url: str
         for _ in range(2):
             store = await PostgresStore.connect(postgres_url, clock=clock)
             shops.append(Earmark(Engine(store, ids=Uuid7Ids(), batch_size_max=20)))
-        await shops[0].create("e1", name="e1", currency="EUR", pools={"GA": (400, 1)})
+        await shops[0].create_event("e1", name="e1", currency="EUR", pools={"GA": (400, 1)})
         asked = (shop.hold("e1", buyer=f"{n}", pools={"GA": 1}) for n in range(200) for shop in shops)
         told = await asyncio.gather(*asked, return_exceptions=True)
         assert [one for one in told if isinstance(one, BaseException)] == []
@@ -293,7 +293,7 @@ async def test_lapsed_units_that_another_transaction_is_changing_are_refused_for
 ) -> None:
     """They may be free in a moment: to call the pool exhausted for good would be wrong."""
     monkeypatch.setattr("earmark.engine.verbs.hold.MAKE_ROOM_ROUNDS_MAX", 3)
-    await shop.create("small", name="small", currency="EUR", pools={"GA": (2, 1)})
+    await shop.create_event("small", name="small", currency="EUR", pools={"GA": (2, 1)})
     await asyncio.gather(*(shop.hold("small", buyer=f"b{n}", pools={"GA": 1}, ttl_seconds=60) for n in range(2)))
     clock.advance(61)
     async with locked(postgres_url, "SELECT 1 FROM bookings WHERE event_id = 'small'"):

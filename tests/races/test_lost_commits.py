@@ -70,7 +70,7 @@ def lossy(request: pytest.FixtureRequest) -> LossyStore:
 @pytest.fixture
 async def engine(lossy: Any) -> Engine:
     engine = Engine(lossy, ids=IDS, connection_slots=1)
-    await engine.create(a_play())
+    await engine.create_event(a_play())
     return engine
 
 

@@ -192,7 +192,7 @@ async def plans_of_an_optimistic_write(url: str, *, tables: str) -> list[dict[st
     clock = MovableClock()
     store = await PostgresStore.connect(url, clock=clock)
     engine = Engine(store, ids=IDS)
-    await engine.create(a_play())
+    await engine.create_event(a_play())
     held = granted(await engine.hold(a_hold("B9", buyer="eve", units=1)))
     told: list[str] = []
 

@@ -69,7 +69,7 @@ async def sweep(engine: Engine, done: asyncio.Event) -> None:
 async def change(engine: Engine, chance: random.Random, done: asyncio.Event) -> None:
     while not done.is_set():
         for ask in (a_repricing(chance.choice(HOT), price=chance.randrange(1, 99)), a_block("B9"), a_limit(9)):
-            await engine.change(ask)
+            await engine.change_event(ask)
         await asyncio.sleep(0.05)
 
 

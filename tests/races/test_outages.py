@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 async def shop(postgres_url: str) -> AsyncIterator[Earmark]:
     """A shop of four seats, sold by the library."""
     async with Earmark.open(postgres_url, clock=MovableClock()) as earmark:
-        await earmark.create("play", name="A play", currency="EUR", seats={f"A{n}": 100 for n in range(1, 5)})
+        await earmark.create_event("play", name="A play", currency="EUR", seats={f"A{n}": 100 for n in range(1, 5)})
         yield earmark
 
 
@@ -38,7 +38,7 @@ async def test_a_row_that_stays_locked_delays_only_the_requests_that_need_it(
     """Three confirms in one batch, one booking locked from outside: the other two are sold."""
     monkeypatch.setitem(session_settings.SETTINGS, "lock_timeout", "200ms")
     async with Earmark.open(postgres_url) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1, "A3": 1})
+        await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1, "A3": 1})
         held = [await shop.hold("play", buyer=f"b{n}", seats=[f"A{n}"]) for n in (1, 2, 3)]
         outside = await asyncpg.connect(postgres_url)
         async with outside.transaction():
@@ -157,6 +157,6 @@ async def test_the_pooler_s_flag_is_ours_and_not_the_driver_s(unguarded_postgres
     url = f"{unguarded_postgres_url}{begun}pgbouncer=true&sslmode=disable"
     assert await postgres.migrate(url)
     async with Earmark.open(url) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 100}, pools={"GA": (2, 100)})
+        await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 100}, pools={"GA": (2, 100)})
         held = await shop.hold("play", buyer="b", seats=["A1"], pools={"GA": 1})
         assert (await shop.confirm(held.id, payment_id="p")).state == "confirmed"

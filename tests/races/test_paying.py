@@ -30,7 +30,7 @@ def writable_store(request: pytest.FixtureRequest) -> Store:
 async def paid(writable_store: Store, clock: MovableClock) -> tuple[Engine, Booking]:
     """A booking that is paying, past the end of its hold."""
     engine = Engine(writable_store, ids=IDS)
-    await engine.create(a_play())
+    await engine.create_event(a_play())
     booking = granted(await engine.hold(a_hold("A1", "A2", units=10, buyer="ann")))
     await open_payment(engine, a_payment(booking))
     clock.advance(TTL_SECONDS + 1)
@@ -74,7 +74,7 @@ async def test_no_operator_blocks_the_seat_of_a_paying_booking(paid: tuple[Engin
     """It is taken."""
     engine, booking = paid
     with pytest.raises(SeatsTaken):
-        await engine.change(a_block("A1"))
+        await engine.change_event(a_block("A1"))
     await assert_still_paying(engine, booking)
 
 

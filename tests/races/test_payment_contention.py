@@ -164,7 +164,7 @@ async def processes(shared: Shared, clock: MovableClock) -> AsyncIterator[TwoPro
     processes = TwoProcesses(
         Process(first, bank), Process(await another(), bank), bank=bank, clock=clock, random=random
     )
-    await processes.one.engine.create(a_play())
+    await processes.one.engine.create_event(a_play())
     yield processes
     await processes.other.close()
     await processes.one.driver.close()

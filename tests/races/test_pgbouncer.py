@@ -107,7 +107,7 @@ async def test_with_the_flag_processes_leave_nothing_on_a_connection(
         await store.check()
         engine = Engine(store, ids=IDS)
         if number == 1:
-            await engine.create(a_play())
+            await engine.create_event(a_play())
         sold = granted(await engine.confirm(a_confirm(granted(await engine.hold(a_hold(f"A{number}", units=1))))))
         granted(await engine.hold(a_hold(f"B{number}")))
         granted(await engine.cancel(a_cancel(sold)))
@@ -122,7 +122,7 @@ async def test_a_map_that_was_cut_short_leaves_no_name_behind(
 ) -> None:
     """A reader gives up between two pages: the next process on that connection reads the whole map."""
     one = await process(narrow.to(postgres_url))
-    await Engine(one, ids=IDS).create(a_play())
+    await Engine(one, ids=IDS).create_event(a_play())
     with monkeypatch.context() as patched:
         patched.setattr(seat_map, "_decode", lambda _page: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -180,7 +180,7 @@ async def test_settings_end_with_the_transaction(
     """A verb has its settings, and the next client of the connection has the server's own."""
     store = await process(narrow.to(postgres_url))
     assert await settings_of_a_verb(store) == OURS
-    assert isinstance(await Engine(store, ids=IDS).create(a_play()), Decided)
+    assert isinstance(await Engine(store, ids=IDS).create_event(a_play()), Decided)
     assert await settings_of_the_next_client(narrow) == DEFAULTS
 
 
@@ -191,7 +191,7 @@ async def test_control_settings_of_a_session_are_left_to_other_clients(
     lasting = session_settings.SET_LOCAL.replace("SET LOCAL", "SET")
     monkeypatch.setattr("earmark.store.postgres.store.SET_LOCAL", lasting)
     store = await process(narrow.to(postgres_url))
-    assert isinstance(await Engine(store, ids=IDS).create(a_play()), Decided)
+    assert isinstance(await Engine(store, ids=IDS).create_event(a_play()), Decided)
     assert await settings_of_the_next_client(narrow) == OURS
 
 
@@ -239,7 +239,7 @@ async def test_behind_a_pooler_duplicates_have_one_effect(
 ) -> None:
     """One key, two processes, many repeats at once: one booking, and every request gets that one."""
     engines = [Engine(await process(pgbouncer.to(postgres_url)), ids=IDS) for _ in range(2)]
-    await engines[0].create(a_play())
+    await engines[0].create_event(a_play())
     for turn in range(1, TURNS):
         asks = [a_hold(f"A{turn}", idempotency=idempotency(f"key-{turn}")) for _ in range(CLIENTS)]
         told = await asyncio.gather(*(engines[n % 2].hold(ask) for n, ask in enumerate(asks)))

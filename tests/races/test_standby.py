@@ -113,7 +113,7 @@ async def opened(url: str, **settings: Any) -> AsyncIterator[Engine]:
     store = await PostgresStore.connect(url, clock=MovableClock(), connections_max=CONNECTIONS_MAX)
     engine = Engine(store, ids=IDS, transaction_seconds_max=SECONDS, **settings)
     try:
-        await engine.create(a_play())
+        await engine.create_event(a_play())
         yield engine
     finally:
         await engine.close()

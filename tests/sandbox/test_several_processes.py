@@ -80,7 +80,7 @@ async def store(clock: MovableClock, ids: Uuid7Ids) -> Store:
     """A database that all processes share."""
     opened = MemoryStore(clock=clock)
     shop = Earmark(Engine(opened, ids=ids), mode=Mode.TEST)
-    await shop.create("play", name="A play", currency="EUR", seats=dict.fromkeys(SEATS, PRICE))
+    await shop.create_event("play", name="A play", currency="EUR", seats=dict.fromkeys(SEATS, PRICE))
     return opened
 
 

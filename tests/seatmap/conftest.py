@@ -48,7 +48,7 @@ async def shop(store: Store, shop_over: Callable[[Store], Earmark]) -> Earmark:
 
 async def open_play(earmark: Earmark, event_id: str = "play") -> None:
     """Ten seats and a pool."""
-    await earmark.create(event_id, name="A play", currency="EUR", seats=SEATS, pools={"GA": (10, 2500)})
+    await earmark.create_event(event_id, name="A play", currency="EUR", seats=SEATS, pools={"GA": (10, 2500)})
 
 
 async def drain(store: Store, *, limit: int = 100) -> list[Numbered]:

@@ -72,7 +72,7 @@ def services(clock: MovableClock, ids: Uuid7Ids, worded: Words) -> Services:
 async def shop(services: Services) -> Earmark:
     """The same shop, without HTTP."""
     shop = Earmark(services.engine, mode=Mode.TEST)
-    await shop.create("play", name="A play", currency="EUR", seats=SEATS, pools={"GA": (10, 5)})
+    await shop.create_event("play", name="A play", currency="EUR", seats=SEATS, pools={"GA": (10, 5)})
     return shop
 
 
@@ -172,5 +172,5 @@ async def test_an_operators_change_of_the_event_changes_the_tag(shop: Earmark, l
         event_id=EventId("play"),
         fields={"name": "Another play"},
     )
-    await shop.engine.change(change)
+    await shop.engine.change_event(change)
     assert (await look(having=before)).status_code == 200

@@ -41,8 +41,8 @@ async def test_each_event_counts_its_own_entries_from_one(shop: Earmark, store: 
     await shop.confirm(held.id, payment_id="till-1")
     told = await drain(store)
     assert [(one.entry.event_id, one.sequence, one.entry.verb) for one in told] == [
-        ("opera", 1, "create"),
-        ("play", 1, "create"),
+        ("opera", 1, "create_event"),
+        ("play", 1, "create_event"),
         ("play", 2, "hold"),
         ("play", 3, "confirm"),
     ]
@@ -245,7 +245,7 @@ async def test_without_the_claim_relays_give_numbers_that_others_have_given(
     await shop.hold("play", buyer="alice", seats=["A1"])
     async with other_relay.transaction():
         (first,) = await other_relay.fetch(SQL["number_entries"], ["play"], 10)
-        await write(postgres_store, entry(ids, verb="change", at=datetime.now(UTC) - timedelta(hours=1)))
+        await write(postgres_store, entry(ids, verb="change_event", at=datetime.now(UTC) - timedelta(hours=1)))
         second = asyncio.create_task(postgres_store.pool.fetch(SQL["number_entries"], ["play"], 10))
         waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         while not await other_relay.fetchval(waits):  # noqa: ASYNC110 (only the server knows)

@@ -107,7 +107,7 @@ async def block(shop: Earmark, seat: str) -> None:
     """An operator's change."""
     patch = SeatPatch(id=SeatId(seat), blocked=True)
     actor = Actor(name="manager", mode=Mode.LIVE)
-    await shop.engine.change(
+    await shop.engine.change_event(
         ChangeEvent(actor=actor, entry_id=shop.engine.ids.entry_id(), event_id=PLAY, seats=(patch,))
     )
 
@@ -443,7 +443,7 @@ async def test_the_cache_is_bounded_and_the_least_used_goes_first(
 async def test_a_large_map_is_rendered_beside_the_loop(shop: Earmark, clock: MovableClock) -> None:
     """So that others are answered meanwhile; a small one is not worth the trip."""
     seats = {f"S{number}": 1 for number in range(600)}
-    await shop.create("stadium", name="A stadium", currency="EUR", seats=seats)
+    await shop.create_event("stadium", name="A stadium", currency="EUR", seats=seats)
     threads: list[threading.Thread] = []
 
     def render(event: Event, seen: SeatMap) -> RenderedMap:

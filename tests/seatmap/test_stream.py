@@ -393,7 +393,7 @@ async def _something(shop: Earmark, chance: random.Random, bookings: list[Any], 
                 seats=(SeatPatch(id=SeatId(seats[0]), blocked=chance.random() < 0.5, price=chance.randint(1, 9)),),
                 pools=(PoolPatch(id=PoolId("GA"), capacity=chance.randint(10, 20)),),
             )
-            await shop.engine.change(change)
+            await shop.engine.change_event(change)
         case _:
             clock.advance(chance.choice((1, 10, 31)))
 

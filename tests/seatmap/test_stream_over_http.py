@@ -61,7 +61,7 @@ async def services(clock: MovableClock, ids: Uuid7Ids) -> AsyncIterator[Services
 @pytest.fixture
 async def shop(services: Services) -> Earmark:
     shop = Earmark(services.engine, mode=Mode.TEST)
-    await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 2}, pools={"GA": (10, 5)})
+    await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 2}, pools={"GA": (10, 5)})
     return shop
 
 
@@ -144,7 +144,7 @@ async def test_the_snapshot_is_the_map_byte_for_byte(services: Services, shop: E
 
 async def test_only_a_caller_that_may_see_the_map_may_follow_it(services: Services, shop: Earmark) -> None:
     """No key, a forged one, an event that is not there, or one of the other kind: as for the map."""
-    await Earmark(shop.engine, mode=Mode.LIVE).create("live", name="Live", currency="EUR", seats={"A1": 1})
+    await Earmark(shop.engine, mode=Mode.LIVE).create_event("live", name="Live", currency="EUR", seats={"A1": 1})
     for headers, path, status in (
         ({}, PATH, 401),
         (bearer("ek_test_of-another-shop"), PATH, 401),

@@ -185,7 +185,7 @@ async def shop(store: Store, ids: Uuid7Ids) -> Earmark:
 async def open_play(store: Store, ids: Uuid7Ids, *, seats: int = 10) -> Earmark:
     """A play."""
     earmark = Earmark(Engine(store, ids=ids))
-    await earmark.create(PLAY, name="A play", currency="EUR", seats={f"A{n}": 4500 for n in range(1, seats + 1)})
+    await earmark.create_event(PLAY, name="A play", currency="EUR", seats={f"A{n}": 4500 for n in range(1, seats + 1)})
     await relay(store)
     return earmark
 

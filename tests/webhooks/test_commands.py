@@ -47,7 +47,7 @@ async def disabled_webhook(url: str) -> Webhook:
     """A webhook that did not receive two holds, and was disabled."""
     async with Earmark.open(url) as shop:
         store = shop.engine.store
-        await shop.create(PLAY, name="A play", currency="EUR", seats={"A1": 4500, "A2": 4500})
+        await shop.create_event(PLAY, name="A play", currency="EUR", seats={"A1": 4500, "A2": 4500})
         webhook = await subscribe(store, "https://shop.example/hook")
         await hold(shop, 1)
         await hold(shop, 2)

@@ -87,7 +87,7 @@ def test_no_credential_is_sent(ids: Uuid7Ids) -> None:
 
 def test_what_is_too_long_is_left_out_of_the_message(ids: Uuid7Ids) -> None:
     """A change of a hundred thousand seats makes no message of megabytes."""
-    long = entry(ids, verb="change", facts={"seats": ["A1"] * FACTS_BYTES_MAX})
+    long = entry(ids, verb="change_event", facts={"seats": ["A1"] * FACTS_BYTES_MAX})
     told = json.loads(body_of(long, kind="event.changed", sequence=1))
     assert (told["data"]["facts"], told["data"]["facts_left_out"]) == ({}, True)
     assert json.loads(ping_body(now=datetime.now(UTC)))["type"] == PING

@@ -72,7 +72,7 @@ async def test_test_events_are_for_test_webhooks_and_one_event_s_for_its_own(
     play, other = [await subscribe(store, URL, event_id=EventId(event)) for event in ("play", "another")]
     off = await subscribe(store, URL)
     assert await store.webhooks.save(_next(off, disabled_at=await now_of(store), disabled_because="by hand"))
-    await rehearsal.create("rehearsal", name="A rehearsal", currency="EUR", pools={"GA": (10, 100)})
+    await rehearsal.create_event("rehearsal", name="A rehearsal", currency="EUR", pools={"GA": (10, 100)})
     await hold(shop)
     await relay(store)
     received = {one.id: [each.type for each in await log(store, one)] for one in (live, test, play, other, off)}

@@ -59,7 +59,7 @@ async def until(fact: Callable[[], Awaitable[bool]]) -> None:
 
 async def sell_one(shop: Earmark) -> str:
     """A held seat, paid for; the id of its booking."""
-    await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+    await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     await shop.pay(held.id, method="pm_card_visa", gateway="own")
     return held.id
@@ -185,7 +185,7 @@ async def test_the_library_completes_payments_at_the_callers_own_gateway(
 async def test_the_library_expires_holds_without_a_call() -> None:
     """The sweeper runs beside the program: a hold whose time is over ends, and its units return."""
     async with Earmark.open("memory:", mode="test", workers=True) as shop:
-        await shop.create("drop", name="A drop", currency="EUR", pools={"GA": (1, 900)})
+        await shop.create_event("drop", name="A drop", currency="EUR", pools={"GA": (1, 900)})
         held = await shop.hold("drop", buyer="alice", pools={"GA": 1}, ttl_seconds=1)
         store = shop.engine.store
 
@@ -257,6 +257,6 @@ async def test_a_body_that_is_cancelled_stays_cancelled() -> None:
 async def test_a_program_may_start_thousands_of_calls_at_once() -> None:
     """No client gives up while they wait in the queue, so the library refuses none of them early."""
     async with Earmark.open("memory:", mode="test") as shop:
-        await shop.create("drop", name="A drop", currency="EUR", pools={"GA": (10_000, 900)})
+        await shop.create_event("drop", name="A drop", currency="EUR", pools={"GA": (10_000, 900)})
         calls = [shop.hold("drop", buyer=f"b{number}", pools={"GA": 1}) for number in range(4500)]
         assert len(await asyncio.gather(*calls)) == 4500

@@ -34,7 +34,7 @@ async def earmark(clock: MovableClock) -> AsyncIterator[Earmark]:
     """An event of ten seats and a pool, in memory."""
     async with open_in_memory(clock=clock) as shop:
         seats = {f"A{number}": 100 for number in range(1, 11)}
-        await shop.create("play", name="A play", currency="EUR", seats=seats, pools={"GA": (10, 100)})
+        await shop.create_event("play", name="A play", currency="EUR", seats=seats, pools={"GA": (10, 100)})
         yield shop
 
 
@@ -136,7 +136,9 @@ async def test_many_due_holds_delay_no_request_on_sqlite(tmp_path: Path, clock: 
     """One writer, small steps: a hold waits for one of them, never for all. How long is printed, not judged."""
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     async with Earmark.open(url, clock=clock) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={f"S{n}": 1 for n in range(DUE + DUE // 5)})
+        await shop.create_event(
+            "play", name="A play", currency="EUR", seats={f"S{n}": 1 for n in range(DUE + DUE // 5)}
+        )
         for first in range(0, DUE, 1000):
             crowd = range(first, first + 1000)
             await asyncio.gather(*(shop.hold("play", buyer=f"b{n}", seats=[f"S{n}"], ttl_seconds=60) for n in crowd))

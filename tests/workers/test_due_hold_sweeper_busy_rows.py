@@ -88,7 +88,7 @@ async def events(clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> AsyncI
     """The locked pool has the oldest of the due holds; a few of the other event are behind them."""
     async with open_in_memory(clock=clock) as shop:
         for event in ("locked", "other"):
-            await shop.create(event, name=event, currency="EUR", pools={"GA": (1000, 100)})
+            await shop.create_event(event, name=event, currency="EUR", pools={"GA": (1000, 100)})
         events = TwoEvents(shop, clock, monkeypatch)
         await events.hold("locked", OLDEST)
         await events.hold("other", 5)

@@ -39,7 +39,7 @@ async def earmark(clock: MovableClock) -> AsyncIterator[Earmark]:
     """Twenty due holds, in memory."""
     async with open_in_memory(clock=clock) as shop:
         seats = {f"A{number}": 100 for number in range(1, 21)}
-        await shop.create("play", name="A play", currency="EUR", seats=seats)
+        await shop.create_event("play", name="A play", currency="EUR", seats=seats)
         for number in range(1, 21):
             await shop.hold("play", buyer=f"b{number}", seats=[f"A{number}"], ttl_seconds=60)
             clock.advance(0.001)

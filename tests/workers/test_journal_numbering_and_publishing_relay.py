@@ -34,7 +34,7 @@ async def earmark() -> AsyncIterator[Earmark]:
 
 
 async def open_event(shop: Earmark, event_id: str = "play") -> None:
-    await shop.create(event_id, name="A play", currency="EUR", seats={f"A{n}": 100 for n in range(1, 11)})
+    await shop.create_event(event_id, name="A play", currency="EUR", seats={f"A{n}": 100 for n in range(1, 11)})
 
 
 def relay_of(shop: Earmark, feed: EntryFeed, **knobs: Any) -> OutboxRelay:
@@ -54,7 +54,7 @@ async def test_what_was_committed_is_published_with_its_number(earmark: Earmark)
     async with feed.subscribe() as follower:
         await relay.act()
         told = await received(follower, 3)
-        assert [(one.sequence, one.entry.verb) for one in told] == [(1, "create"), (2, "hold"), (3, "confirm")]
+        assert [(one.sequence, one.entry.verb) for one in told] == [(1, "create_event"), (2, "hold"), (3, "confirm")]
         await relay.act()
         await earmark.cancel(held.id)
         await relay.act()
@@ -146,7 +146,7 @@ async def test_it_outlives_an_outage_and_publishes_what_happened_meanwhile(
         running = asyncio.create_task(loop.run([relay_of(earmark, feed, interval_seconds_max=0.01)], stop))
         await asyncio.wait_for(failed.wait(), timeout=10)
         await earmark.hold("play", buyer="alice", seats=["A1"])
-        assert [one.entry.verb for one in await received(follower, 2)] == ["create", "hold"]
+        assert [one.entry.verb for one in await received(follower, 2)] == ["create_event", "hold"]
         stop.set()
         await asyncio.wait_for(running, timeout=10)
 

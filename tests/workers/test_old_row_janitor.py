@@ -51,7 +51,7 @@ async def keyed(earmark: Earmark, *seats: str) -> None:
 async def test_it_clears_expired_keys_and_heartbeats(clock: MovableClock) -> None:
     """A batch of each in a round, at once again while there is more, and then it sleeps."""
     async with open_in_memory(clock=clock) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={f"A{n}": 1 for n in range(1, 6)})
+        await shop.create_event("play", name="A play", currency="EUR", seats={f"A{n}": 1 for n in range(1, 6)})
         await keyed(shop, "A1", "A2", "A3", "A4")
         store = shop.engine.store
         process = Process(id=UUID(int=1), host="h", version="1")
@@ -73,7 +73,7 @@ async def test_it_clears_deliveries_that_ended_and_keeps_what_waits(clock: Movab
     """By the setting; an entry that was sent stays in the journal, which is outbox and audit in one."""
     async with open_in_memory(clock=clock) as shop:
         store = shop.engine.store
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
+        await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
         webhook = Webhook(
             id=new_webhook_id(),
             mode=Mode.LIVE,
@@ -105,7 +105,7 @@ async def test_it_clears_deliveries_that_ended_and_keeps_what_waits(clock: Movab
 async def test_several_janitors_do_no_harm(clock: MovableClock) -> None:
     """What one has cleared the other does not count."""
     async with open_in_memory(clock=clock) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
+        await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
         await keyed(shop, "A1", "A2")
         clock.advance(DAY)
         janitors = [janitor_for(config.Settings(), shop.engine.store) for _ in range(2)]
@@ -118,7 +118,7 @@ async def test_it_tidies_by_command(tmp_path: Path, clock: MovableClock, capsys:
     url = f"sqlite:////{str(tmp_path).lstrip('/')}/shop.sqlite3"
     clock.advance(-2 * DAY)
     async with Earmark.open(url, clock=clock) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
+        await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 1, "A2": 1})
         await keyed(shop, "A1", "A2")
 
     def run(*arguments: str) -> str:

@@ -86,7 +86,7 @@ class TwoGateways:
         event = f"at-{gateway}"
         library = Earmark(self.engine)
         seats = [f"A{number}" for number in range(count)]
-        await library.create(event, name="A show", currency="EUR", seats=dict.fromkeys([*seats, "B1"], 100))
+        await library.create_event(event, name="A show", currency="EUR", seats=dict.fromkeys([*seats, "B1"], 100))
         return await self._pay_for(seats, event=event, gateway=gateway)
 
     async def open_one_more(self, gateway: str) -> None:

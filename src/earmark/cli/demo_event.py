@@ -56,7 +56,7 @@ async def _create(engine: Engine, actor: Actor) -> None:
     )
     pools = (Pool(event_id=THEATRE, id=PoolId("standing"), capacity=40, price=1200),)
     command = CreateEvent(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=tuple(_seats()), pools=pools)
-    await engine.create(command)
+    await engine.create_event(command)
 
 
 def _seats() -> Iterator[Seat]:

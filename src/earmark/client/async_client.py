@@ -59,7 +59,7 @@ class AsyncClient:
         """Close all connections to the service."""
         await self._http.aclose()
 
-    async def create(
+    async def create_event(
         self,
         event_id: str,
         *,
@@ -72,12 +72,12 @@ class AsyncClient:
         **terms: Unpack[EventTerms],
     ) -> responses.Event:
         """An event that sells seats (their prices by name) and pools (capacity and price by name)."""
-        body = verb_arguments_to_request_body.create(
+        body = verb_arguments_to_request_body.create_event(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, **terms
         )
         return await self._send(http_messages.post("events", body=body, key=key), responses.Event)
 
-    async def change(
+    async def change_event(
         self,
         event_id: str,
         *,
@@ -87,7 +87,7 @@ class AsyncClient:
         **terms: Unpack[EventTermsPatch],
     ) -> responses.Event:
         """Change window, limits, prices and capacity; block and unblock seats."""
-        body = verb_arguments_to_request_body.change(seats=seats, pools=pools, **terms)
+        body = verb_arguments_to_request_body.change_event(seats=seats, pools=pools, **terms)
         return await self._send(
             http_messages.post("events", event_id, body=body, key=key, method="PATCH"), responses.Event
         )

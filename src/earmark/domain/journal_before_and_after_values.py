@@ -125,7 +125,7 @@ def changes_of(entry: Entry) -> dict[str, Change] | None:
     """Every field that the entry changed. None where it was written by a release that kept no old values."""
     facts: dict[str, Any] = msgspec.to_builtins(entry.facts)
     if entry.booking_id is None:
-        found = _of_event(facts) if entry.verb == "change" else _of_new_event(entry, facts)
+        found = _of_event(facts) if entry.verb == "change_event" else _of_new_event(entry, facts)
     else:
         found = _of_booking(entry, facts)
     return None if found is None else {name: Change(before=pair[0], after=pair[1]) for name, pair in found}
@@ -186,4 +186,4 @@ def _event_pairs(facts: dict[str, Any], old: dict[str, Any]) -> _Found:
 
 def _of_new_event(entry: Entry, facts: dict[str, Any]) -> _Found | None:
     """The fields of a new event, and how many seats it has, but not each of them."""
-    return ((name, (None, value)) for name, value in facts.items()) if entry.verb == "create" else iter(())
+    return ((name, (None, value)) for name, value in facts.items()) if entry.verb == "create_event" else iter(())

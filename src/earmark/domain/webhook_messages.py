@@ -44,7 +44,7 @@ BY_MOVE: dict[tuple[str, str | None], str] = {
 }
 """By verb and by where the booking then stands."""
 
-BY_VERB: dict[str, str | None] = {"create": "event.created", "change": "event.changed", "repeat": None}
+BY_VERB: dict[str, str | None] = {"create_event": "event.created", "change_event": "event.changed", "repeat": None}
 """Entries that are about no booking's move; None calls no webhook: the entry only records a repeat."""
 
 NOTE = "payment"

@@ -45,9 +45,9 @@ from earmark.engine.ports.seat_admission import Busy
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes
 from earmark.engine.requests_waiting_for_room import for_now
 from earmark.engine.verbs.cancel import cancel
-from earmark.engine.verbs.change_event import change
+from earmark.engine.verbs.change_event import change_event
 from earmark.engine.verbs.confirm import confirm
-from earmark.engine.verbs.create_event import create
+from earmark.engine.verbs.create_event import create_event
 from earmark.engine.verbs.expire import CONTENDED_SECONDS, Room, expire, have_due, make_room
 from earmark.engine.verbs.extend import extend
 from earmark.engine.verbs.hold import hold
@@ -240,13 +240,17 @@ class Engine:
         """Undo a sale, or some lines of it."""
         return self._cancels.submit(command, within=self._request_seconds_max)
 
-    async def create(self, command: CreateEvent) -> Result:
+    async def create_event(self, command: CreateEvent) -> Result:
         """Create an event with its seats and pools."""
-        return await self.run_alone("create", command, lambda transaction: create(transaction, command, ids=self.ids))
+        return await self.run_alone(
+            "create_event", command, lambda transaction: create_event(transaction, command, ids=self.ids)
+        )
 
-    async def change(self, command: ChangeEvent) -> Result:
+    async def change_event(self, command: ChangeEvent) -> Result:
         """Change an event: its window, limits, prices, capacity or blocked seats."""
-        return await self.run_alone("change", command, lambda transaction: change(transaction, command, ids=self.ids))
+        return await self.run_alone(
+            "change_event", command, lambda transaction: change_event(transaction, command, ids=self.ids)
+        )
 
     async def look_up_key(self, key: IdempotencyKey) -> KeyLookup:
         """What became of the request with this key."""

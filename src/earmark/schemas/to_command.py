@@ -133,7 +133,7 @@ def refund(body: requests.RefundBody, *, booking_id: BookingId, ids: Ids, **comm
     )
 
 
-def create(body: requests.EventBody, *, now: datetime, ids: Ids, **common: Unpack[Common]) -> CreateEvent:
+def create_event(body: requests.EventBody, *, now: datetime, ids: Ids, **common: Unpack[Common]) -> CreateEvent:
     """An event with all seats and pools that it sells."""
     if not is_currency(body.currency):
         raise InvalidRequest.at("currency", "is not an ISO 4217 currency")
@@ -162,7 +162,7 @@ def create(body: requests.EventBody, *, now: datetime, ids: Ids, **common: Unpac
     return CreateEvent(**common, event=event, seats=seats, pools=pools)
 
 
-def change(body: requests.EventPatchBody, *, event_id: EventId, **common: Unpack[Common]) -> ChangeEvent:
+def change_event(body: requests.EventPatchBody, *, event_id: EventId, **common: Unpack[Common]) -> ChangeEvent:
     """A change of an event: only the named fields."""
     _refuse_doubles("seats", [seat.id for seat in body.seats])
     _refuse_doubles("pools", [pool.id for pool in body.pools])

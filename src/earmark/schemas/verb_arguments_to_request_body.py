@@ -69,7 +69,7 @@ def encode(fields: Fields) -> bytes:
     return _encode(fields)
 
 
-def create(
+def create_event(
     event_id: str,
     *,
     name: str,
@@ -84,7 +84,9 @@ def create(
     return own | said(seats=_new_seats(seats), pools=_new_pools(pools), layout=layout)
 
 
-def change(*, seats: Sequence[SeatChange], pools: Sequence[PoolChange], **terms: Unpack[EventTermsPatch]) -> Fields:
+def change_event(
+    *, seats: Sequence[SeatChange], pools: Sequence[PoolChange], **terms: Unpack[EventTermsPatch]
+) -> Fields:
     """A change of an event, in which None has a meaning of its own."""
     return {**terms, **said(seats=[_told(seat) for seat in seats], pools=[_told(pool) for pool in pools])}
 

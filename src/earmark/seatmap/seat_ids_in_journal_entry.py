@@ -12,9 +12,9 @@ from earmark.domain.id_types import SeatId
 if TYPE_CHECKING:
     from earmark.domain.journal_entry import Entry
 
-UNMOVED = frozenset({"create", "repeat"})
+UNMOVED = frozenset({"create_event", "repeat"})
 """Entries about an event after which every seat is as it was before."""
-CHANGE = "change"
+CHANGE_EVENT = "change_event"
 
 
 def seats_named(entry: Entry) -> set[SeatId] | None:
@@ -24,7 +24,7 @@ def seats_named(entry: Entry) -> set[SeatId] | None:
     """
     if entry.booking_id is not None:
         return _ids(entry.facts.get("lines"), "seats")
-    if entry.verb == CHANGE:
+    if entry.verb == CHANGE_EVENT:
         return _ids(entry.facts, "seats")
     return set() if entry.verb in UNMOVED else None
 

@@ -58,7 +58,7 @@ async def test_examples_are_true(shop: httpx2.AsyncClient, event: str, call: Any
         await shop.post(f"/v1/bookings/{booking_id}/pay", json=card, headers={"Idempotency-Key": "first"})
     webhook = (await shop.post("/v1/webhooks", json={"url": "https://shop.example/earmark"})).json()["id"]
     path = call.path.format(event_id=event, booking_id=booking_id, webhook_id=webhook)
-    body = {**call.example, "id": "another"} if call.name == "create" else call.example
+    body = {**call.example, "id": "another"} if call.name == "create_event" else call.example
     headers = {"Idempotency-Key": "example"} if call.keyed else {}
     answer = await shop.request(call.method, path, json=body, headers=headers)
     assert answer.status_code == call.status, answer.text

@@ -80,7 +80,7 @@ class Site:
 async def site(sqlite_store: SqliteStore, tmp_path: Path, clock: MovableClock) -> AsyncIterator[Site]:
     """With one event."""
     site = Site(sqlite_store, tmp_path, clock)
-    await site.library.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+    await site.library.create_event("play", name="A play", currency="EUR", seats={"A1": 4500})
     yield site
     await site.http.aclose()
     await site.client.close()
@@ -219,7 +219,7 @@ def made(url: str) -> str:
 
     async def make() -> str:
         async with Earmark.open(url, mode=Mode.TEST) as shop:
-            await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+            await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 4500})
             return (await shop.hold("play", buyer="alice", seats=["A1"])).id
 
     return asyncio.run(make())

@@ -37,7 +37,7 @@ async def paying(server: Opened) -> AsyncIterator[str]:
     assert isinstance(gateway, SandboxGateway)
     gateway.script.add(Fault.ERROR_BEFORE, "capture")
     shop = Earmark(services.engine, mode=Mode.TEST, gateways=services.payments.gateways)
-    await shop.create("play", name="A play", currency="EUR", seats={"A1": 4500})
+    await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 4500})
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     await shop.pay(held.id, method="pm_card_visa")
     while True:

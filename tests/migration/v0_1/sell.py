@@ -17,7 +17,9 @@ async def sell(url: str) -> dict[str, str]:
     sold: dict[str, str] = {}
     async with Earmark.open(url, mode="test") as shop:
         seats = {f"A{number}": 4500 for number in range(1, 9)}
-        await shop.create("play", name="A play", currency="EUR", seats=seats, pools={"GA": (9, 2500)}, per_buyer_max=8)
+        await shop.create_event(
+            "play", name="A play", currency="EUR", seats=seats, pools={"GA": (9, 2500)}, per_buyer_max=8
+        )
         for state in ("held", "released", "confirmed", "paid", "cancelled", "refunded"):
             booking = await shop.hold("play", buyer=state, seats=[f"A{len(sold) + 1}"], pools={"GA": 1}, key=state)
             if state == "released":

@@ -45,7 +45,7 @@ HEADERS: dict[str, dict[str, Any]] = {
     "WWW-Authenticate": {"description": "How to authenticate: `Bearer`.", "schema": _TEXT},
 }
 _RESPONSE_HEADERS = {
-    "create": ("Location",),
+    "create_event": ("Location",),
     "make_webhook": ("Location",),
     "show_map": ("ETag", "Cache-Control"),
     "issue_guest": ("Set-Cookie", "Cache-Control"),

@@ -53,8 +53,8 @@ QUERY: dict[str, tuple[dict[str, Any], Any]] = {
 EXAMPLES: dict[tuple[str, str], str] = {("break_lock", "key"): "order:{7}"}
 """For endpoints where a name has another meaning than elsewhere."""
 IDEMPOTENCY_KEYS = {
-    "create": "event-concert",
-    "change": "close-the-sale-of-concert",
+    "create_event": "event-concert",
+    "change_event": "close-the-sale-of-concert",
     "hold": "basket-7",
     "extend": "basket-7-more-time",
     "pay": "basket-7-pay",

@@ -45,7 +45,7 @@ class ExampleFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 _EVENT = FlowStep(
     title="A small event",
-    call="create",
+    call="create_event",
     body={
         "id": "{{event_id}}",
         "name": "A concert",

@@ -264,10 +264,10 @@ OPS: dict[str, Any] = {
     },
 }
 ANSWERS: dict[str, Any] = {
-    "create": EVENT,
+    "create_event": EVENT,
     "list_events": {"events": [EVENT], "next_cursor": None},
     "read_event": EVENT,
-    "change": EVENT | {"sale_closes_at": "2030-01-01T20:00:00Z", "version": 2},
+    "change_event": EVENT | {"sale_closes_at": "2030-01-01T20:00:00Z", "version": 2},
     "show_map": {"version": "6f1d2c3b4a596877", "seats": [SEAT], "pools": [POOL]},
     "show_seat": SEAT,
     "explain_seat": {

@@ -27,21 +27,21 @@ EVENT_BYTES_MAX = 16 * 1024 * 1024
 RENDERER = SeatMapRenderer()
 
 
-async def create(context: RequestContext, body: requests.EventBody) -> ApiResponse:
+async def create_event(context: RequestContext, body: requests.EventBody) -> ApiResponse:
     """Create an event and everything it sells."""
     fields = context.command_fields(_CREATED)
-    command = to_command.create(body, now=context.services.clock.now(), ids=context.engine.ids, **fields)
-    created = await context.engine.create(command)
+    command = to_command.create_event(body, now=context.services.clock.now(), ids=context.engine.ids, **fields)
+    created = await context.engine.create_event(command)
     answer = verb_response(created, _CREATED)
     if isinstance(created, Decided):
         answer.headers["Location"] = f"{context.root}/v1/events/{quote(command.event.id)}"
     return answer
 
 
-async def change(context: RequestContext, body: requests.EventPatchBody) -> ApiResponse:
+async def change_event(context: RequestContext, body: requests.EventPatchBody) -> ApiResponse:
     """Change window, limits, prices and capacity; block and unblock seats."""
-    command = to_command.change(body, event_id=event_id_of(context), **context.command_fields(_CHANGED))
-    return verb_response(await context.engine.change(command), _CHANGED)
+    command = to_command.change_event(body, event_id=event_id_of(context), **context.command_fields(_CHANGED))
+    return verb_response(await context.engine.change_event(command), _CHANGED)
 
 
 async def read(context: RequestContext) -> ApiResponse:
@@ -130,9 +130,9 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/v1/events",
-        name="create",
+        name="create_event",
         summary="Create an event and everything it sells",
-        handler=create,
+        handler=create_event,
         body=requests.EventBody,
         answer=responses.Event,
         status=HTTPStatus.CREATED,
@@ -174,9 +174,9 @@ ENDPOINTS = (
     Endpoint(
         method="PATCH",
         path="/v1/events/{event_id}",
-        name="change",
+        name="change_event",
         summary="Change window, limits, prices and capacity; block seats",
-        handler=change,
+        handler=change_event,
         body=requests.EventPatchBody,
         answer=responses.Event,
         scope=Scope.MANAGE,

@@ -61,7 +61,7 @@ def create(
     terms: EventTerms = {} if per_buyer_max is None else {"per_buyer_max": per_buyer_max}
 
     async def make(shop: Shop) -> Printed:
-        return await shop.create(
+        return await shop.create_event(
             event_id, name=name, currency=currency, seats=seats, pools=pools, layout=layout, key=key, **terms
         )
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Ids, Transaction
 
 
-async def change(transaction: Transaction, command: ChangeEvent, *, ids: Ids) -> Outcome:
+async def change_event(transaction: Transaction, command: ChangeEvent, *, ids: Ids) -> Outcome:
     """Recorded response? → read → lock → decide → write."""
     decisions = await BatchDecisions.open(transaction, [command], ids=ids)
     if not decisions.waiting:
@@ -65,7 +65,7 @@ async def _change(decisions: BatchDecisions[ChangeEvent], command: ChangeEvent) 
         },
     }
     record = decisions.record_response(command, after)
-    decisions.writes.record_event("change", after, command=command, record=record, facts=facts)
+    decisions.writes.record_event("change_event", after, command=command, record=record, facts=facts)
     decisions.complete(command, after, record=record)
     outcomes = await decisions.close(
         event=after,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Ids, Transaction
 
 
-async def create(transaction: Transaction, command: CreateEvent, *, ids: Ids) -> Outcome:
+async def create_event(transaction: Transaction, command: CreateEvent, *, ids: Ids) -> Outcome:
     """Recorded response? → insert → record in the journal."""
     decisions = await BatchDecisions.open(transaction, [command], ids=ids)
     if decisions.waiting:
@@ -26,7 +26,7 @@ async def create(transaction: Transaction, command: CreateEvent, *, ids: Ids) ->
                 "pools": {pool.id: pool.capacity for pool in command.pools},
             }
             record = decisions.record_response(command, event)
-            decisions.writes.record_event("create", event, command=command, record=record, facts=facts)
+            decisions.writes.record_event("create_event", event, command=command, record=record, facts=facts)
             decisions.complete(command, event, record=record)
         else:
             decisions.refuse(command, EventExists(event_id=event.id))

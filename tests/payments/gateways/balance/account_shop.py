@@ -48,7 +48,7 @@ class Shop:
     async def create_event(self) -> None:
         """Create the event."""
         seats = {f"A{number}": PRICE for number in range(SEATS)}
-        await self.earmark.create(self.event, name="An opera", currency="EUR", seats=seats)
+        await self.earmark.create_event(self.event, name="An opera", currency="EUR", seats=seats)
 
     async def hold(self) -> str:
         """Hold the next seat for a new buyer; returns the booking id."""

@@ -436,7 +436,7 @@ async def test_a_booking_is_paid_from_an_account_and_refunded(bank: AccountBank)
     engine = Engine(bank.store, ids=bank.ids)
     driver = PaymentDriver(engine, {"balance": bank.gateway})
     shop = Earmark(engine)
-    await shop.create("opera", name="An opera", currency="EUR", seats={"A1": PRICE, "A2": PRICE})
+    await shop.create_event("opera", name="An opera", currency="EUR", seats={"A1": PRICE, "A2": PRICE})
     actor = Actor(name="test", mode=Mode.LIVE)
     ends = []
     for seat in ("A1", "A2"):

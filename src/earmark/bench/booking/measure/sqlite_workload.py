@@ -84,7 +84,7 @@ async def open_event(engine: Engine, event_id: str, *, seats: int) -> None:
     event = Event(id=name, name="A benchmark", currency="EUR", mode=Mode.TEST, created_at=now)
     database = tuple(Seat(event_id=name, id=SeatId(f"S{number}"), price=PRICE) for number in range(seats))
     actor = Actor(name="bench", mode=Mode.TEST)
-    await engine.create(CreateEvent(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=database))
+    await engine.create_event(CreateEvent(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=database))
 
 
 async def count(store: Store, event_id: str, tally: ClientTally) -> CountedRows:
