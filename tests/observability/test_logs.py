@@ -23,7 +23,7 @@ from earmark import Earmark
 
 async def main():
     async with Earmark.open("memory:", migrate=False) as shop:
-        await shop.create("play", name="A play", currency="EUR", seats={"A1": 100})
+        await shop.create_event("play", name="A play", currency="EUR", seats={"A1": 100})
         await shop.hold("play", buyer="ann", seats=["A1"], ttl_seconds=1)
         await shop.sweep()
         from earmark.observability import logs
