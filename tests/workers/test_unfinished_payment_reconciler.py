@@ -258,7 +258,7 @@ async def test_a_gateway_whose_payments_were_settled_elsewhere_is_not_called_sil
     queue._clock = lambda: moment + SILENT_SECONDS - 1
     with pytest.raises(RoundFailed, match="scripted"):
         await reconciler.act()
-    queue._clock = lambda: moment + SILENT_SECONDS
+    queue._clock = lambda: moment + SILENT_SECONDS + 1
     await reconciler.act()
     assert shop.driver.silent_gateways == []
 
@@ -270,7 +270,7 @@ async def test_one_more_call_without_an_answer_and_the_gateway_is_silent_again(
     reconciler = await silent_and_settled_elsewhere(shop, clock)
     queue = shop.driver._queues._queues["scripted"]
     moment = queue._unanswered_at
-    queue._clock = lambda: moment + SILENT_SECONDS
+    queue._clock = lambda: moment + SILENT_SECONDS + 1
     await shop.open_one_more("scripted")
     clock.advance(60)
     with pytest.raises(RoundFailed, match="scripted"):
