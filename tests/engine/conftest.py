@@ -162,7 +162,7 @@ class QueueUnderTest:
 
 @pytest.fixture
 async def queue_of() -> AsyncIterator[Callable[..., QueueUnderTest]]:
-    """Makes lines; what a test leaves standing in one is ended with it."""
+    """Makes queues; requests that a test leaves waiting in one are ended with it."""
     queues: list[QueueUnderTest] = []
 
     def make(**settings: Any) -> QueueUnderTest:

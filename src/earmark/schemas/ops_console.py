@@ -137,7 +137,7 @@ class OpsWebhooks(Struct, kw_only=True):
     listed: list[OpsWebhook]
 
 
-class OpsLine(Struct, kw_only=True):
+class OpsQueue(Struct, kw_only=True):
     """One verb's queue on this host: requests that wait now, and totals since the servers started."""
 
     verb: str
@@ -182,5 +182,5 @@ class OpsAnswer(Struct, kw_only=True):
     webhooks: OpsWebhooks
     roles_missing: list[str]
     workers: list[OpsWorker]
-    lines: list[OpsLine]
+    queues: list[OpsQueue]
     locks: OpsLocks

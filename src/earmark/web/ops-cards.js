@@ -60,7 +60,7 @@ export function showAll(seen, before, { tellStory, breakLock }) {
   showFigures(seen);
   showPayments(seen, tellStory);
   showWorkers(seen);
-  showLines(seen, before);
+  showQueues(seen, before);
   showWebhooks(seen);
   showLocks(seen, breakLock);
   tick(clock);
@@ -95,9 +95,9 @@ export function showUnready() {
 
 // ---- the figures
 
-function showFigures({ payments, holds, relay, webhooks, lines, locks }) {
-  const waiting = lines.reduce((sum, line) => sum + line.waiting, 0);
-  const flying = lines.reduce((sum, line) => sum + line.in_flight, 0);
+function showFigures({ payments, holds, relay, webhooks, queues, locks }) {
+  const waiting = queues.reduce((sum, queue) => sum + queue.waiting, 0);
+  const flying = queues.reduce((sum, queue) => sum + queue.in_flight, 0);
   const ended = holds.expired.swept + holds.expired.met + holds.expired.made_room;
   const figures = [
     {
@@ -245,26 +245,26 @@ function showWorkers({ workers, roles_missing: missing, version }) {
 
 // ---- queues
 
-function showLines({ lines, now }, before) {
-  const then = new Map((before?.lines ?? []).map((line) => [line.verb, line]));
+function showQueues({ queues, now }, before) {
+  const then = new Map((before?.queues ?? []).map((queue) => [queue.verb, queue]));
   const seconds = before ? (Date.parse(now) - Date.parse(before.now)) / 1000 : 0;
-  const rows = lines.map((line) => {
-    const grown = (name) => line[name] - (then.get(line.verb)?.[name] ?? line[name]);
+  const rows = queues.map((queue) => {
+    const grown = (name) => queue[name] - (then.get(queue.verb)?.[name] ?? queue[name]);
     const rate = seconds > 0 && grown("requests") >= 0 ? grown("requests") / seconds : 0;
     const fresh = grown("batches") > 0;
-    const size = fresh ? grown("requests") / grown("batches") : line.batches ? line.requests / line.batches : null;
+    const size = fresh ? grown("requests") / grown("batches") : queue.batches ? queue.requests / queue.batches : null;
     return {
       cells: [
-        el("strong", {}, line.verb),
-        number(line.waiting),
-        number(line.in_flight),
+        el("strong", {}, queue.verb),
+        number(queue.waiting),
+        number(queue.in_flight),
         `${rate < 10 ? rate.toFixed(1) : Math.round(rate).toLocaleString("en")} /s`,
         size === null ? "–" : el("span", { title: fresh ? "of the last seconds" : "of all time" }, size.toFixed(1)),
-        line.requests.toLocaleString("en"),
+        queue.requests.toLocaleString("en"),
       ],
     };
   });
-  table(byId("lines"), ["Verb", "Waiting", "In flight", "Rate", "Batch size", "Total"], rows);
+  table(byId("queues"), ["Verb", "Waiting", "In flight", "Rate", "Batch size", "Total"], rows);
 }
 
 // ---- webhooks

@@ -269,9 +269,9 @@ async def test_queues_show_batches_and_expiries_how_holds_ended(shop: OpsShop, c
     """Counted by the server itself; an operator sees a rate by two reads."""
     for seat in ("A1", "A2"):
         await shop.hold(seat, ttl_seconds=60)
-    lines = {line.verb: line for line in (await shop.look()).lines}
-    assert set(lines) == {"hold", "extend", "confirm", "release", "cancel"}
-    assert (lines["hold"].requests, lines["hold"].batches, lines["hold"].waiting) == (2, 2, 0)
+    queues = {queue.verb: queue for queue in (await shop.look()).queues}
+    assert set(queues) == {"hold", "extend", "confirm", "release", "cancel"}
+    assert (queues["hold"].requests, queues["hold"].batches, queues["hold"].waiting) == (2, 2, 0)
     clock.advance(61)
     await shop.services.engine.expire(limit=1)
     await shop.hold("A1")

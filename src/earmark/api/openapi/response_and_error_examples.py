@@ -255,7 +255,7 @@ OPS: dict[str, Any] = {
             "age_seconds": 2.4,
         }
     ],
-    "lines": [{"verb": "hold", "waiting": 0, "in_flight": 1, "batches": 210, "requests": 4180}],
+    "queues": [{"verb": "hold", "waiting": 0, "in_flight": 1, "batches": 210, "requests": 4180}],
     "locks": {
         "configured": True,
         "up": True,

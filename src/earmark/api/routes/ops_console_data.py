@@ -83,7 +83,7 @@ async def show(context: RequestContext) -> ApiResponse:
             webhooks=webhooks,
             roles_missing=missing,
             workers=workers,
-            lines=counted.lines(),
+            queues=counted.queues(),
             locks=locks,
         )
     )
@@ -250,10 +250,10 @@ class _HostCounts:
         self._verbs = list(services.engine.queues)
         self._values: Mapping[tuple[str, str], float] = services.metrics.figures()
 
-    def lines(self) -> list[ops_console.OpsLine]:
+    def queues(self) -> list[ops_console.OpsQueue]:
         """The queue of each verb that runs in batches."""
         return [
-            ops_console.OpsLine(
+            ops_console.OpsQueue(
                 verb=verb,
                 waiting=self._of("earmark_queue_waiting", verb),
                 in_flight=self._of("earmark_batches_in_flight", verb),

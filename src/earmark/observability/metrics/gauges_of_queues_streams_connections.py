@@ -52,17 +52,17 @@ class ProcessGauges(Collector):
         yield gauge("earmark_stream_readers", "Clients that follow an event over this server.", self.stream_readers())
         if self.engine is None:
             return
-        lines = self.engine.queues
+        queues = self.engine.queues
         yield gauge(
             "earmark_queue_waiting",
             "Requests that wait for a batch.",
-            {verb: line.waiting for verb, line in lines.items()},
+            {verb: queue.waiting for verb, queue in queues.items()},
             label="verb",
         )
         yield gauge(
             "earmark_batches_in_flight",
             "Batches under way.",
-            {verb: line.in_flight for verb, line in lines.items()},
+            {verb: queue.in_flight for verb, queue in queues.items()},
             label="verb",
         )
         admission, store = self._parts(self.engine)
