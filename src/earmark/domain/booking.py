@@ -206,8 +206,8 @@ def decline(booking: Booking, *, keep: bool, now: datetime) -> Booking:
     return msgspec.structs.replace(held, paying_until=None, payment_id=None, payment_method=None)
 
 
-def lapse(booking: Booking, *, now: datetime) -> Booking:
-    """The gateway did not decide in time, and its payment was given up."""
+def expire_unpaid(booking: Booking, *, now: datetime) -> Booking:
+    """A booking whose payment was given up, by time or by an operator."""
     return msgspec.structs.replace(_moved(booking, Verb.EXPIRE, State.EXPIRED), paying_until=None, ended_at=now)
 
 

@@ -44,7 +44,7 @@ async def give_up(transaction: Transaction, *, about: PaymentSnapshot, ids: Ids,
             notes.note(writes, booking, before, after, reason="the gateway did not decide")
         else:
             after = payment_rules.given_up(before)
-            lost = booking_rules.lapse(booking, now=writes.now)
+            lost = booking_rules.expire_unpaid(booking, now=writes.now)
             writes.move_for_payment(
                 Verb.EXPIRE,
                 booking,
@@ -99,7 +99,7 @@ async def resolve_by_hand(
         undone = booking_rules.cancel(booking, now=writes.now)
         writes.move_for_payment(Verb.CANCEL, booking, undone, actor=OPERATOR, reason=note, money=told)
     else:
-        lost = booking_rules.lapse(booking, now=writes.now)
+        lost = booking_rules.expire_unpaid(booking, now=writes.now)
         writes.move_for_payment(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
     after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now))
     await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})
