@@ -154,6 +154,16 @@ class PoolExhausted(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class PriceChanged(Refusal):
+    """The pool's price is another than the one that the booking's units are held for: one line has one price."""
+
+    code = "price_changed"
+    pool: str
+    held_for: int
+    price: int
+
+
+@dataclass(kw_only=True, eq=False)
 class CapacityInUse(Refusal):
     """The new capacity is below what is held and sold already."""
 

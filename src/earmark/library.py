@@ -228,6 +228,24 @@ class Earmark:
         _, booking = await self._find_booking(booking_id)
         return [to_response.entry_value(entry) for entry in await self.engine.store.read_history(booking.id)]
 
+    async def change(
+        self,
+        booking_id: str | UUID,
+        *,
+        add: Sequence[str] = (),
+        drop: Sequence[str] = (),
+        pools: Mapping[str, int] | None = None,
+        key: str | None = None,
+    ) -> responses.Booking:
+        """Give a hold other seats and units, all or nothing. Its end stays.
+
+        `pools` says how many units it shall have of each pool that is named.
+        """
+        said = verb_arguments_to_request_body.change(add=add, drop=drop, pools=pools)
+        body, own = requests.read(requests.ChangeBody, said), to_command.booking_id_of(str(booking_id))
+        command = to_command.change(body, booking_id=own, **self._common(f"change {own}", said, key, _booking))
+        return _value(await self.engine.change(command), _booking, responses.Booking)
+
     async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """Give a hold more time, within the longest life of a hold."""
         said = verb_arguments_to_request_body.said(seconds=seconds)

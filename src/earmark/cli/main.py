@@ -27,6 +27,7 @@ COMMANDS = {
     "create_list_and_show_events:event": "Create, list and show events.",
     "hold_pay_confirm_and_cancel:hold": "Set seats and pool units aside for a few minutes.",
     "hold_pay_confirm_and_cancel:show": "Show a booking.",
+    "hold_pay_confirm_and_cancel:change": "Give a hold other seats and units; its end stays.",
     "hold_pay_confirm_and_cancel:extend": "Give a hold more time, within its longest life.",
     "hold_pay_confirm_and_cancel:pay": "Pay for a hold at a gateway, which makes it a sale.",
     "hold_pay_confirm_and_cancel:confirm": "Make a hold a sale whose money you have taken yourself.",

@@ -37,6 +37,7 @@ ADVICE = {
     "seat_unknown": "See `earmark event show`.",
     "pool_unknown": "See `earmark event show`.",
     "pool_exhausted": "Request fewer.",
+    "price_changed": "Set the pool to 0 units first; then add units at its present price.",
     "limit_exceeded": "Request fewer, or release other holds first.",
     "booking_expired": "Hold again.",
     "booking_not_confirmed": "End a hold with `earmark release`.",

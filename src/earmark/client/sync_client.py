@@ -155,6 +155,21 @@ class Client:
         """The journal of a booking, oldest entry first."""
         return list((self._send(http_messages.get("bookings", str(booking_id), "history"), responses.History)).entries)
 
+    def change(
+        self,
+        booking_id: str | UUID,
+        *,
+        add: Sequence[str] = (),
+        drop: Sequence[str] = (),
+        pools: Mapping[str, int] | None = None,
+        key: str | None = None,
+    ) -> responses.Booking:
+        """Give a hold other seats and units, all or nothing; `pools` says how many units it shall have of each."""
+        body = verb_arguments_to_request_body.change(add=add, drop=drop, pools=pools)
+        return self._send(
+            http_messages.post("bookings", str(booking_id), "change", body=body, key=key), responses.Booking
+        )
+
     def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """More time, within the longest life of a hold."""
         body = verb_arguments_to_request_body.said(seconds=seconds)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from earmark.domain.payment import Payment
 
 GAIN_SECONDS_MIN = 1
+LINES_MAX = 100
+"""How many seats and pools one booking may have."""
 
 
 class SeatLine(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -131,6 +133,18 @@ def new_hold(
         created_at=now,
         expires_at=now + timedelta(seconds=seconds),
     )
+
+
+def change(booking: Booking, *, lines: Lines, now: datetime) -> Booking:
+    """A hold with other lines. Its beginning and its end stay; the same lines again are the same booking."""
+    _check(booking, Verb.CHANGE, now=now)
+    if lines == booking.lines:
+        return booking
+    if not lines.units:
+        raise InvalidRequest.at("drop_seats", "would leave nothing: release the booking instead")
+    if len(lines.seats) + len(lines.pools) > LINES_MAX:
+        raise InvalidRequest.at("add_seats", f"a booking has at most {LINES_MAX} seats and pools")
+    return msgspec.structs.replace(_moved(booking, Verb.CHANGE, State.HELD), lines=lines, total=lines.total)
 
 
 def extend(booking: Booking, *, seconds: int, policy: Policy, now: datetime) -> Booking:

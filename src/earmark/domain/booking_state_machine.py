@@ -33,6 +33,7 @@ class Verb(StrEnum):
     """What can be done to a booking."""
 
     HOLD = "hold"
+    CHANGE = "change"
     EXTEND = "extend"
     PAY = "pay"
     CONFIRM = "confirm"
@@ -48,6 +49,7 @@ ENDED = frozenset(State) - ACTIVE_STATES
 
 MOVES: dict[tuple[State | None, Verb], frozenset[State]] = {
     (None, Verb.HOLD): frozenset({State.HELD}),
+    (State.HELD, Verb.CHANGE): frozenset({State.HELD}),
     (State.HELD, Verb.EXTEND): frozenset({State.HELD}),
     (State.HELD, Verb.PAY): frozenset({State.PAYING, State.CONFIRMED}),
     (State.HELD, Verb.CONFIRM): frozenset({State.CONFIRMED}),

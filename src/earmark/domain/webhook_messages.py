@@ -28,6 +28,7 @@ REFUND_MADE = "refund.made"
 
 BY_MOVE: dict[tuple[str, str | None], str] = {
     (Verb.HOLD, State.HELD): "booking.held",
+    (Verb.CHANGE, State.HELD): "booking.changed",
     (Verb.EXTEND, State.HELD): "booking.extended",
     (Verb.PAY, State.PAYING): "booking.paying",
     (Verb.PAY, State.CONFIRMED): "booking.confirmed",
@@ -54,6 +55,7 @@ TYPES: dict[str, str] = {
     "event.created": "an event was made, with all it sells",
     "event.changed": "an operator changed an event: window, limits, prices, capacity or blocked seats",
     "booking.held": "seats or units are held for a buyer",
+    "booking.changed": "a hold was given other seats or units",
     "booking.extended": "a hold was given more time",
     "booking.paying": "a payment was opened, and the hold waits for it",
     "booking.confirmed": "sold: paid here, paid elsewhere, or for nothing",

@@ -146,6 +146,20 @@ class BookingCommand(Command, frozen=True, kw_only=True):
         return (("bookings", self.booking_id),)
 
 
+class Change(BookingCommand, frozen=True, kw_only=True):
+    """Give a hold other lines. The schema has checked that no seat is named twice."""
+
+    add_seats: tuple[SeatId, ...] = ()
+    drop_seats: tuple[SeatId, ...] = ()
+    pools: Mapping[PoolId, int] = {}
+    """How many units it shall have of each pool that is named; 0 gives them all back."""
+
+    @property
+    def claims(self) -> Collection[object]:
+        """What no two commands of one batch may both name: its booking, and the seats that change hands."""
+        return (self.booking_id, *self.add_seats, *self.drop_seats)
+
+
 class Extend(BookingCommand, frozen=True, kw_only=True):
     """Give a hold more time."""
 

@@ -23,6 +23,7 @@ from earmark.domain.id_types import PoolRef, TotalRef
 from earmark.engine.close_each_in_turn import close_each
 from earmark.engine.commands_and_results import (
     Cancel,
+    Change,
     ChangeEvent,
     Command,
     Confirm,
@@ -45,6 +46,7 @@ from earmark.engine.ports.seat_admission import Busy
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes
 from earmark.engine.requests_waiting_for_room import for_now
 from earmark.engine.verbs.cancel import cancel
+from earmark.engine.verbs.change import change
 from earmark.engine.verbs.change_event import change_event
 from earmark.engine.verbs.confirm import confirm
 from earmark.engine.verbs.create_event import create_event
@@ -69,7 +71,7 @@ A_contra = TypeVar("A_contra", bound=Command, contravariant=True)
 T = TypeVar("T")
 
 MAKE_ROOM_HOLDS_MAX = 50
-VERBS_BATCHED = 5
+VERBS_BATCHED = 6
 REPLAY_SECONDS_MAX = 5.0
 """For a repeat whose key was looked up before: that may have taken the rest of a request's time."""
 LOOKUPS_MAX = 5
@@ -140,9 +142,9 @@ class Engine:
             batch_size_max, store.requests_at_once_max(batches=connection_slots * VERBS_BATCHED) or batch_size_max
         )
 
-        def queue(name: str, verb: BatchVerb[A], **options: Any) -> BatchQueue[A]:
+        def queue(name: str, verb: BatchVerb[A], *, optimistic: bool = True, **options: Any) -> BatchQueue[A]:
             return BatchQueue(
-                partial(self.run, verb, optimistic=True, name=name),
+                partial(self.run, verb, optimistic=optimistic, name=name),
                 make_room_in=self.make_room_in,
                 have_due=self.have_due,
                 verb=name,
@@ -156,6 +158,7 @@ class Engine:
             )
 
         self._holds: BatchQueue[Hold] = queue("hold", hold, claims=attrgetter("seat_refs"))
+        self._changes: BatchQueue[Change] = queue("change", change, optimistic=False, claims=attrgetter("claims"))
         self._extends: BatchQueue[Extend] = queue("extend", extend)
         self._confirms: BatchQueue[Confirm] = queue("confirm", confirm)
         self._releases: BatchQueue[Release] = queue("release", release)
@@ -166,6 +169,7 @@ class Engine:
         self._best = BestSeats(store, hold=self.hold, waiting_max=waiting_max)
         self.queues: Mapping[str, BatchQueue[Any]] = {
             "hold": self._holds,
+            "change": self._changes,
             "extend": self._extends,
             "confirm": self._confirms,
             "release": self._releases,
@@ -223,6 +227,10 @@ class Engine:
     def hold_best(self, command: Hold, wish: Wish) -> Coroutine[Any, Any, Result]:
         """Hold the best seats there are, and the units that the command names: see `best_available`."""
         return self._best.hold(command, wish, within=self._request_seconds_max)
+
+    def change(self, command: Change) -> Coroutine[Any, Any, Result]:
+        """Give a hold other seats and units; its end stays."""
+        return self._changes.submit(command, within=self._request_seconds_max)
 
     def extend(self, command: Extend) -> Coroutine[Any, Any, Result]:
         """Give a hold more time."""

@@ -109,7 +109,9 @@ class PendingWrites:
         self._moved[before.id] = after
         self._count(before, after)
         if after.is_active and after.lines is not before.lines:
-            self._cleared |= dict.fromkeys(set(before.seat_refs) - set(after.seat_refs), before.id)
+            had, has = set(before.seat_refs), set(after.seat_refs)
+            self._cleared |= dict.fromkeys(had - has, before.id)
+            self.seats.update(dict.fromkeys(has - had, before.id))
         self._record(
             verb.value,
             before,
@@ -190,7 +192,7 @@ class PendingWrites:
     def owner(self, seat: SeatRef) -> Booking | None:
         """The booking that this transaction has given a seat to."""
         given = self.seats.get(seat)
-        return self._opened[given] if given else None
+        return (self._opened.get(given) or self._moved[given]) if given else None
 
     def record_event(
         self, verb: str, event: Event, *, command: Command, record: IdempotencyRecord | None, facts: dict[str, Any]

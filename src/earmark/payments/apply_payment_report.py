@@ -203,7 +203,8 @@ class _ReportedPayment:
     ) -> Booking | PaymentRowsMoved | None:
         """The booking, sold after all; None when something of it is gone."""
         booking, writes = self._booking, self._writes
-        if self._event.is_over(now=writes.now) or not self._all_free():
+        # A hold may have been changed after this payment had ended: then what was paid for is not what would be sold.
+        if payment.amount != booking.total or self._event.is_over(now=writes.now) or not self._all_free():
             return None
         flipped = [owner for owner in self._owners.values() if owner.is_due(writes.now)]
         if any(owner.is_active and not owner.is_due(writes.now) for owner in self._owners.values()):

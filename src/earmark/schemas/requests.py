@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from earmark.domain.bookable_event import OnDecline
+from earmark.domain.booking import LINES_MAX
 from earmark.domain.default_limits_for_all_events import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from earmark.domain.money import AMOUNT_MAX
 from earmark.domain.payment import Capture
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 EVENT_SEATS_MAX = 100_000
 EVENT_POOLS_MAX = 1_000
-CLAIM_ITEMS_MAX = 100
+CLAIM_ITEMS_MAX = LINES_MAX
 UNITS_MAX = 1_000
 
 _ID = r"^\w[\w .:#+@()-]*$(?!\n)"
@@ -41,6 +42,7 @@ Reference = Annotated[str, Meta(pattern=_WHO, min_length=1, max_length=255)]
 Price = Annotated[int, Meta(ge=0, le=AMOUNT_MAX, description="minor units of the event's currency")]
 Ttl = Annotated[int, Meta(ge=TTL_SECONDS_MIN, le=TTL_SECONDS_MAX)]
 Units = Annotated[int, Meta(ge=1, le=UNITS_MAX)]
+UnitsOrNone = Annotated[int, Meta(ge=0, le=UNITS_MAX, description="0 gives all units of the pool back")]
 Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
 PerBuyer = Annotated[int, Meta(ge=1, le=100_000)]
 RefundUntil = Annotated[int, Meta(ge=0, le=UNTIL_SECONDS_MAX, description="before starts_at")]
@@ -153,6 +155,17 @@ class HoldBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     best_available: BestBody | None = None
     pools: dict[Id, Units] = {}
     ttl_seconds: Ttl | None = None
+
+
+class ChangeBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What to change about a hold. What is not named stays; a seat that is there already, or gone already, is no error.
+
+    `pools` says how many units the hold shall have of each pool that is named.
+    """
+
+    add_seats: Annotated[list[Id], Meta(max_length=CLAIM_ITEMS_MAX)] = []
+    drop_seats: Annotated[list[Id], Meta(max_length=CLAIM_ITEMS_MAX)] = []
+    pools: dict[Id, UnitsOrNone] = {}
 
 
 class ExtendBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

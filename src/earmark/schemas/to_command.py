@@ -20,6 +20,7 @@ from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
 from earmark.engine.commands_and_results import (
     Cancel,
+    Change,
     ChangeEvent,
     Confirm,
     CreateEvent,
@@ -82,6 +83,24 @@ def hold(body: requests.HoldBody, *, buyer: Buyer, booking_id: BookingId, **comm
 def wish(body: requests.BestBody) -> Wish:
     """How many seats, and of what kind, as the engine's value."""
     return Wish(**msgspec.structs.asdict(body))
+
+
+def change(body: requests.ChangeBody, *, booking_id: BookingId, **common: Unpack[Common]) -> Change:
+    """Seats to add and to drop, each named once, and how many units of some pools."""
+    if not body.add_seats and not body.drop_seats and not body.pools:
+        raise InvalidRequest.at("add_seats", "a change names seats to add, seats to drop, or pools")
+    if len(body.add_seats) + len(body.drop_seats) + len(body.pools) > requests.CLAIM_ITEMS_MAX:
+        raise InvalidRequest.at("add_seats", f"a change names at most {requests.CLAIM_ITEMS_MAX} seats and pools")
+    named = [*body.add_seats, *body.drop_seats]
+    if doubles := sorted({seat for seat in named if named.count(seat) > 1}):
+        raise InvalidRequest.at("drop_seats", f"names {', '.join(doubles)} twice")
+    return Change(
+        **common,
+        booking_id=booking_id,
+        add_seats=tuple(SeatId(seat) for seat in body.add_seats),
+        drop_seats=tuple(SeatId(seat) for seat in body.drop_seats),
+        pools={PoolId(pool): units for pool, units in body.pools.items()},
+    )
 
 
 def cancel(body: requests.CancelBody, *, booking_id: BookingId, **common: Unpack[Common]) -> Cancel:

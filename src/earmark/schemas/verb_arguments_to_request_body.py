@@ -96,6 +96,11 @@ def hold(event_id: str, fields: HoldFields) -> Fields:
     return {"event_id": event_id, **said(**fields)}
 
 
+def change(*, add: Sequence[str], drop: Sequence[str], pools: Mapping[str, int] | None) -> Fields:
+    """Which seats to add and to drop, and how many units of some pools the hold shall have."""
+    return said(add_seats=add, drop_seats=drop, pools=pools)
+
+
 def pay(*, method: str | None, gateway: str | None, capture: str | None, return_url: str | None) -> Fields:
     """How to pay. A card number is not sent to a gateway for cards; without `gateway` the server checks that."""
     if gateway is not None:

@@ -56,6 +56,7 @@ IDEMPOTENCY_KEYS = {
     "create_event": "event-concert",
     "change_event": "close-the-sale-of-concert",
     "hold": "basket-7",
+    "change": "basket-7-other-seats",
     "extend": "basket-7-more-time",
     "pay": "basket-7-pay",
     "confirm": "till-1-0001",

@@ -39,6 +39,12 @@ async def hold(context: RequestContext, body: requests.HoldBody) -> ApiResponse:
     return verb_response(result, _HELD)
 
 
+async def change(context: RequestContext, body: requests.ChangeBody) -> ApiResponse:
+    """Give a hold other seats and units; its end stays."""
+    command = to_command.change(body, booking_id=booking_id(context), **context.command_fields(_BOOKING))
+    return verb_response(await context.engine.change(command), _BOOKING)
+
+
 async def extend(context: RequestContext, body: requests.ExtendBody) -> ApiResponse:
     """Give a hold more time, within its longest life."""
     command = Extend(**context.command_fields(_BOOKING), booking_id=booking_id(context), seconds=body.seconds)
@@ -206,6 +212,28 @@ ENDPOINTS = (
         handler=show_history,
         answer=responses.History,
         refusals=("booking_unknown",),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/bookings/{booking_id}/change",
+        name="change",
+        summary="Give a hold other seats and units",
+        handler=change,
+        body=requests.ChangeBody,
+        answer=responses.Booking,
+        refusals=(
+            *_ON_BOOKING,
+            "seat_unknown",
+            "pool_unknown",
+            "seats_taken",
+            "pool_exhausted",
+            "price_changed",
+            "limit_exceeded",
+            "sale_closed",
+        ),
+        idempotent=True,
+        queued=True,
+        example={"add_seats": ["A3"], "drop_seats": ["A1"], "pools": {"GA": 2}},
     ),
     Endpoint(
         method="POST",

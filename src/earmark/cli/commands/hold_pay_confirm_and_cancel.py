@@ -68,6 +68,28 @@ def show(booking_id: Booking, /, *, where: Where = HERE) -> None:
     run(where, lambda shop: shop.booking(booking_id))
 
 
+def change(
+    booking_id: Booking,
+    /,
+    *,
+    add: Annotated[
+        tuple[str, ...], Parameter(help="A seat to add. May be repeated.", negative="", show_default=False)
+    ] = (),
+    drop: Annotated[
+        tuple[str, ...], Parameter(help="A seat to give back. May be repeated.", negative="", show_default=False)
+    ] = (),
+    pool: Units = (),
+    key: Key = None,
+    where: Where = HERE,
+) -> None:
+    """Give a hold other seats and units; its end stays.
+
+    All of the change is made, or none of it. --pool GA=2 says how many units the hold shall have; GA=0 gives them back.
+    """
+    pools = {pool_id: whole_number(text) for pool_id, text in map(name_and_text, pool)}
+    run(where, lambda shop: shop.change(booking_id, add=add, drop=drop, pools=pools, key=key))
+
+
 def extend(
     booking_id: Booking,
     /,

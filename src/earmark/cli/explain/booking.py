@@ -76,6 +76,11 @@ DESCRIBED: Mapping[str, Callable[[Entry | responses.Entry, str], str]] = {
         f"held {_lines_of(entry.facts.get('lines') or {})} for {spelled(entry.facts.get('total', 0), currency)}, "
         f"until {moment(entry.facts.get('expires_at'))}"
     ),
+    Verb.CHANGE: lambda entry, currency: (
+        f"changed to {_lines_of(entry.facts.get('lines') or {})} for {spelled(entry.facts.get('total', 0), currency)}"
+        if "total" in entry.facts
+        else f"changed to {_lines_of(entry.facts.get('lines') or {})}"
+    ),
     Verb.EXTEND: lambda entry, _: f"extended until {moment(entry.facts.get('expires_at'))}",
     Verb.PAY: lambda entry, _: (
         f"payment {_short(entry.facts.get('payment_id'))} was begun with "

@@ -178,6 +178,10 @@ class Transaction(Protocol):
         """The seats there are, each with its owner, in one snapshot and unlocked."""
         ...
 
+    async def read_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        """The bookings there are, unlocked: to judge what never changes of them, the event and the mode."""
+        ...
+
     async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
         """A new event with all it sells; False when the id is taken."""
         ...

@@ -120,7 +120,7 @@ def _screen(
         raise SeatsTaken(seats=blocked, why="blocked")
     if SeatAvailability.TAKEN in said:
         taken = [seen[ref] for ref, one in zip(command.seat_refs, said, strict=True) if one is SeatAvailability.TAKEN]
-        raise _taken(command, taken, now=now)
+        raise seats_taken(command.buyer, taken, now=now)
     return _HoldTerms(event, seconds, limit)
 
 
@@ -195,7 +195,7 @@ class _Granting:
         given = {ref: owner for ref in refs if (owner := self.decisions.writes.owner(ref))}
         kept = [self.seen[ref] for ref in refs if self.seen[ref].pointer in self.alive] if self.alive else []
         if kept or given:
-            raise _taken(command, kept, given=given, now=self.decisions.now)
+            raise seats_taken(command.buyer, kept, given=given, now=self.decisions.now)
 
     def _free(self, ref: PoolRef) -> int:
         """What this transaction has left of a pool."""
@@ -205,7 +205,7 @@ class _Granting:
     def _booking(self, command: Hold, terms: _HoldTerms) -> Booking:
         seen = self.seen
         lines = Lines(
-            seats=tuple([_line(seen[ref]) for ref in command.seat_refs]),
+            seats=tuple([seat_line(seen[ref]) for ref in command.seat_refs]),
             pools=tuple(
                 PoolLine(id=ref.pool_id, units=units, price=self.pools[ref].price)
                 for ref, units in command.pool_refs.items()
@@ -223,7 +223,7 @@ class _Granting:
         )
 
 
-def _line(seat: SeatSeen) -> SeatLine:
+def seat_line(seat: SeatSeen) -> SeatLine:
     """With its names, which were read with the seat."""
     return SeatLine(
         id=seat.ref.seat_id,
@@ -235,8 +235,8 @@ def _line(seat: SeatSeen) -> SeatLine:
     )
 
 
-def _taken(
-    command: Hold, seats: Sequence[SeatSeen], *, now: datetime, given: Mapping[SeatRef, Booking] = MappingProxyType({})
+def seats_taken(
+    buyer: Buyer, seats: Sequence[SeatSeen], *, now: datetime, given: Mapping[SeatRef, Booking] = MappingProxyType({})
 ) -> SeatsTaken:
     """Which seats, whose they are, which of them are this buyer's own already, and when a hold on them ends."""
     owners: dict[str, Buyer | None] = {}
@@ -247,12 +247,12 @@ def _taken(
         owners[name] = seat.owner_buyer
         ends = seat.owner_expires_at if seat.owner_state is State.HELD else None
         lapses[name] = (ends - now).total_seconds() if ends else math.inf
-        if seat.owner_buyer == command.buyer:
+        if seat.owner_buyer == buyer:
             yours[name] = str(seat.pointer)
     for ref, owner in given.items():
         name = ref.seat_id
         owners[name] = owner.buyer
         lapses[name] = (owner.expires_at - now).total_seconds()
-        if owner.buyer == command.buyer:
+        if owner.buyer == buyer:
             yours[name] = str(owner.id)
     return SeatsTaken(seats=sorted(owners), yours=yours or None, lapses=lapses, owners=owners)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200)
-QUEUES = ("hold", "extend", "confirm", "release", "cancel")
+QUEUES = ("hold", "change", "extend", "confirm", "release", "cancel")
 CONFLICTS = ("seats_taken", "pool_exhausted")
 KEYED = {"idempotency_mismatch": "mismatch", "idempotency_in_progress": "in_progress"}
 FAULTS = ("internal", "unavailable", "outcome_unknown", "overloaded")

@@ -254,6 +254,10 @@ class OptimisticWrite:
         if self.cached:
             self._seat_cache.drop_outdated(self._events, self._bookings)
 
+    async def read_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        """Refused: the verb that takes this step works under locks only."""
+        _refuse(ids)
+
     async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
         """Refused: this step works under locks only."""
         _refuse(event, seats, pools)

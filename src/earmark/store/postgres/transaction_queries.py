@@ -91,6 +91,11 @@ class PostgresTransaction(PaymentSteps):
         self.wanted.known_seats |= seen
         return seen
 
+    async def read_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
+        """Without a lock."""
+        found = map(convert_rows_and_values.booking, await self.fetch("read_bookings", list(ids)))
+        return {booking.id: booking for booking in found}
+
     async def insert_event(self, event: Event, *, seats: Sequence[Seat], pools: Sequence[Pool]) -> bool:
         """Everything or, when the id is taken, nothing."""
         e = event

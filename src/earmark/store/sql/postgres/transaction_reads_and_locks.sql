@@ -23,6 +23,12 @@ SELECT r.n::integer AS n, s.price, s.blocked, s.booking_id, s.fence, b.state, b.
   JOIN seats s ON s.event_id = r.event_id AND s.id = r.id
   LEFT JOIN bookings b ON b.id = s.booking_id;
 
+-- name: read_bookings
+-- Of which event a booking is, before its seats are read and anything is locked.
+SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, expires_at, paying_until, confirmed_at,
+       ended_at, payment_id, payment_method, version
+  FROM bookings WHERE id = ANY ($1::uuid[]) LIMIT 1000;
+
 -- name: lock_event
 -- Operators change an event one after the other.
 SELECT id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
