@@ -214,7 +214,7 @@ async def _open(
         created_at=decisions.now,
         return_url=command.return_url,
     )
-    decisions.writes.pay(scheduled(payment, now=decisions.now, tried=False))
+    decisions.writes.set_payment(scheduled(payment, now=decisions.now, tried=False))
     if command.idempotency is not None:
         decisions.writes.open_by_key(payment, command.idempotency)
     quiet = msgspec.structs.replace(command, idempotency=None)
