@@ -1,7 +1,8 @@
-"""Upkeep: what the janitor and `earmark doctor` need from a store. No verb needs it.
+"""What the janitor and `earmark doctor` need from a store: clear old keys, count the backlog, recount pools.
 
-The journal is outbox and audit in one: its entries are never deleted, and "sent" is a number. What may go is what an
-idempotency key remembers, once its time is over, which request opened a payment, and who tried to pay lately.
+No verb needs it. The journal is outbox and audit in one: its entries are never deleted, and "sent" is a number. What
+may go is what an idempotency key remembers, once its time is over, which request opened a payment, and who tried to pay
+lately.
 """
 
 from __future__ import annotations
