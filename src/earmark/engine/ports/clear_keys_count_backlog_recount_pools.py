@@ -82,7 +82,7 @@ class Upkeep(Protocol):
     async def recount(self, *, limit: int) -> int:
         """Set counts that drifted to what the bookings say, each under its own lock; how many were set.
 
-        A count that the law refuses is left as it is: then it is not the count that is wrong.
+        A count that the rules refuse is left as it is: then it is not the count that is wrong.
         """
         ...
 
