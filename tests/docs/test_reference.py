@@ -105,7 +105,7 @@ def test_every_move_is_listed() -> None:
 
 def _by(source: State | None, verb: Verb) -> str:
     if (source, verb) in SAGA_ONLY:
-        return "the saga"
+        return "Earmark, for a payment"
     return "the clock" if verb is Verb.EXPIRE else "a call"
 
 
