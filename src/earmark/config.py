@@ -65,8 +65,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: Annotated[
         str | None,
         About(
-            "a Redis that refuses hopeless holds in front of the database, and tells other servers what happened; "
-            "several URLs, divided by commas, share the events",
+            "a Redis that refuses hopeless holds in front of the database, and carries the numbers of new journal "
+            "entries between processes; several URLs, divided by commas, share the events; several, or a cluster, "
+            "carry no numbers",
             also=("REDIS_URL",),
         ),
     ] = None
@@ -96,7 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0.0
     stream_heartbeat_seconds: Annotated[
-        float, About("how often a live stream with nothing to tell gives a sign of life", least=0.1, most=300)
+        float, About("how often the server sends a comment on a live stream that has no changes", least=0.1, most=300)
     ] = 15.0
     stream_stall_seconds: Annotated[
         float, About("how long a client may read nothing of what it was sent before it is dropped", least=1, most=3600)
@@ -142,8 +143,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     embedded_workers: Annotated[
         bool,
         About(
-            "whether the serving process runs the workers too: it ends due holds, sees payments through, numbers what "
-            "happened, calls webhooks, and tidies"
+            "whether the serving process runs the workers too: they end lapsed holds, complete payments, number "
+            "journal entries, deliver webhooks, and delete old records"
         ),
     ] = True
 
@@ -253,7 +254,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, About("how long an idempotency key remembers its answer, at least", least=60, most=366 * DAY)
     ] = DAY
     heartbeat_seconds: Annotated[
-        float, About("how often a process says that it lives, for `earmark doctor`", least=0.1, most=60)
+        float, About("how often a process writes its heartbeat, which `earmark doctor` reads", least=0.1, most=60)
     ] = 5.0
 
     transaction_seconds_max: Annotated[

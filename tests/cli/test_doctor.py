@@ -358,7 +358,7 @@ async def test_a_payment_that_needs_attention_is_ill(file_url: str, *, mode: Mod
     about: dict[str, Any] = {"actor": actor, "booking_id": BookingId(UUID(held.id))}
     payment_id = ids.payment_id()
     ask = Pay(**about, entry_id=ids.entry_id(), payment_id=payment_id, gateway="sandbox", method="pm_card_refund_fail")
-    assert isinstance(await driver.pay(ask, within=60), Decided)
+    assert isinstance(await driver.open_and_drive(ask, within=60), Decided)
     back = RefundPayment(**about, entry_id=ids.entry_id(), refund_id=ids.refund_id(), amount=100)
     await driver.refund(back, within=60)
     for _ in range(1000):
@@ -381,7 +381,7 @@ async def test_a_payment_that_is_open_too_long_is_reported(file_url: str, monkey
     held = await shop.hold("play", buyer="alice", seats=["A1"])
     about: dict[str, Any] = {"actor": Actor(name="test", mode=Mode.TEST), "booking_id": BookingId(UUID(held.id))}
     about |= {"entry_id": engine.ids.entry_id(), "payment_id": engine.ids.payment_id()}
-    await driver.pay(Pay(**about, gateway="gone", method="pm_card_visa"), within=60)
+    await driver.open_and_drive(Pay(**about, gateway="gone", method="pm_card_visa"), within=60)
     await engine.close()
     assert levels((await findings(file_url))["money"]) == ["ok"]
     monkeypatch.setattr(unfinished_payments, "OPEN_PAYMENT_SECONDS", 0.0)

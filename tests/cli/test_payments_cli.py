@@ -110,7 +110,7 @@ async def _sell(engine: Engine, driver: PaymentDriver, seat: str, *, method: str
     about: dict[str, Any] = {"actor": ACTOR, "booking_id": BookingId(UUID(held.id))}
     ids = engine.ids
     ask = Pay(**about, entry_id=ids.entry_id(), payment_id=ids.payment_id(), gateway="stripe", method=method)
-    paid = await driver.pay(ask, within=60)
+    paid = await driver.open_and_drive(ask, within=60)
     assert isinstance(paid, Decided)
     payment: Payment = paid.value.payment
     assert payment.captured == PRICE, payment

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from earmark.store.postgres import PostgresStore
 
 REFUSED = (AssertionError, sqlite3.IntegrityError, asyncpg.IntegrityConstraintViolationError)
-"""How each store says that a write breaks the law: always our bug."""
+"""How each store says that a write breaks the rules: always our bug."""
 
 
 class PaymentShop(Shop):

@@ -100,7 +100,7 @@ class Shop:
         return event
 
     def booking(self, *seats: str, units: int = 0, buyer: Buyer = ANN, seconds: float = 600, **fields: Any) -> Booking:
-        """A hold as the law would make it; nothing is written."""
+        """A hold as the rules would make it; nothing is written."""
         now = self.clock.now()
         lines = Lines(
             seats=tuple(SeatLine(id=SeatId(seat), price=1000) for seat in seats),

@@ -1,4 +1,4 @@
-"""The law of the money stands in the schema, and the verifier sees what was done where it did not.
+"""The rules of the money stand in the schema, and the verifier sees what was done where they did not.
 
 Every refusal has its control: the very same SQL passes on a database that was built without the guards.
 """
@@ -176,7 +176,7 @@ def test_the_schema_names_the_very_edges_of_the_law(dialect: str) -> None:
 @pytest.mark.parametrize("world", GUARDED, indirect=True, ids=str)
 @pytest.mark.parametrize("source", PaymentState)
 async def test_the_schema_lets_a_payment_move_along_an_edge_only(world: World, source: PaymentState) -> None:
-    """Every edge of the law passes, as does staying; every other move is refused."""
+    """Every edge that the rules allow passes, as does staying; every other move is refused."""
     way = [a_payment(NEW, "sold"), *(on(NEW, f"state = '{state}'") for state in _way_to(source))]
     async with world.sql_client() as client:
         await _run(client, world, [*way, on(NEW, f"state = '{source}'")])

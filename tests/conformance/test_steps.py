@@ -150,7 +150,7 @@ async def test_an_empty_question_has_an_empty_answer(shop: Shop) -> None:
             await tx.read_events([]),
             await tx.read_seats([]),
             await tx.lock_bookings([]),
-            await tx.take_payments({}),
+            await tx.tie_outside_payments({}),
             await tx.lock_totals([]),
             await tx.lock_pools([]),
             await tx.lock_seats([]),
@@ -282,20 +282,20 @@ async def test_pools_take_what_is_added(shop: Shop) -> None:
     assert (pools[GA].held, pools[GA].sold, pools[GA].free) == (0, 3, 2)
 
 
-async def test_an_outside_payment_is_taken_once(shop: Shop) -> None:
+async def test_an_outside_payment_is_tied_once(shop: Shop) -> None:
     """The second request does not get it, from any caller."""
     await shop.open()
     first, second = await shop.hold("A1"), await shop.hold("A2")
 
-    async def take(tx: Transaction) -> frozenset[OutsidePaymentRef]:
-        won = await tx.take_payments({paid("pay-2"): first.id, paid("pay-1"): first.id})
-        assert await tx.take_payments({paid("pay-1"): second.id}) == frozenset()
+    async def tie(tx: Transaction) -> frozenset[OutsidePaymentRef]:
+        won = await tx.tie_outside_payments({paid("pay-2"): first.id, paid("pay-1"): first.id})
+        assert await tx.tie_outside_payments({paid("pay-1"): second.id}) == frozenset()
         await tx.write(Changes())
         return won
 
-    assert await shop.step(take) == {paid("pay-1"), paid("pay-2")}
+    assert await shop.step(tie) == {paid("pay-1"), paid("pay-2")}
     uses = {paid("pay-1"): first.id, paid("pay-2"): second.id, paid("pay-3"): second.id}
-    again = await shop.step(lambda tx: tx.take_payments(uses))
+    again = await shop.step(lambda tx: tx.tie_outside_payments(uses))
     assert again == {paid("pay-3")}
 
 
@@ -386,7 +386,7 @@ async def test_work_that_raises_leaves_nothing(shop: Shop) -> None:
 
     async def work(tx: Transaction) -> None:
         await tx.begin([KEY])
-        await tx.take_payments({})
+        await tx.tie_outside_payments({})
         await tx.lock_totals([booking.total_ref])
         await tx.write(changes)
         raise Oops
@@ -410,12 +410,12 @@ async def test_work_that_writes_nothing_leaves_no_row_at_all(shop: Shop) -> None
 
     async def work(tx: Transaction) -> str:
         await tx.lock_totals([total_ref(BOB)])
-        await tx.take_payments({paid("pay-1"): booking.id})
+        await tx.tie_outside_payments({paid("pay-1"): booking.id})
         return "refused"
 
     assert await shop.step(work) == "refused"
     assert [await count(shop.store, table) for table in tables] == before
-    assert await shop.step(lambda tx: tx.take_payments({paid("pay-1"): booking.id})) == {paid("pay-1")}
+    assert await shop.step(lambda tx: tx.tie_outside_payments({paid("pay-1"): booking.id})) == {paid("pay-1")}
 
 
 async def test_a_store_in_order_has_no_flaws(shop: Shop) -> None:

@@ -1,4 +1,4 @@
-"""The law stands in the schema: hand-written SQL that breaks it is refused by the database itself.
+"""The rules stand in the schema: hand-written SQL that breaks them is refused by the database itself.
 
 Every refusal has its control: the very same SQL passes on a database that was built without the guards.
 """

@@ -52,7 +52,7 @@ def store(request: pytest.FixtureRequest, clock: StoppedClock) -> Store:
 
 
 async def test_a_hold_keeps_its_seat_until_the_microsecond_of_its_end(shop: Shop, clock: StoppedClock) -> None:
-    """Half-open, in the store as in the law: at expires_at the seat is the next buyer's."""
+    """Half-open, in the store as in the rules: at expires_at the seat is the next buyer's."""
     await shop.create()
     held = await shop.hold("ada", "A1", ttl=60)
     clock.put(held.expires_at - TICK)

@@ -187,7 +187,7 @@ def log_line() -> Comparison:
     return Comparison("log fast path", "`structlog` through `logging`", 1000, ours, theirs)
 
 
-def connection_shelf(connections: PostgresConnections, idle: IdleConnections) -> Comparison:
+def idle_connections(connections: PostgresConnections, idle: IdleConnections) -> Comparison:
     """Borrow a connection and run one statement on it."""
     loop = asyncio.get_running_loop()
 
@@ -201,7 +201,7 @@ def connection_shelf(connections: PostgresConnections, idle: IdleConnections) ->
             async with connections.pool.acquire(timeout=10) as connection:
                 await connection.fetch(QUERY, number, timeout=10)
 
-    return Comparison("connection shelf", "`asyncpg.Pool`", 300, ours, theirs)
+    return Comparison("idle connections", "`asyncpg.Pool`", 300, ours, theirs)
 
 
 class Echo:
@@ -303,7 +303,7 @@ async def comparisons(*, database_url: str, redis_url: str) -> AsyncIterator[lis
         yield [
             router(),
             read_timer(),
-            connection_shelf(connections, idle),
+            idle_connections(connections, idle),
             counters(),
             histograms(),
             log_line(),

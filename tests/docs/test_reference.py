@@ -105,7 +105,7 @@ def test_every_move_is_listed() -> None:
 
 def _by(source: State | None, verb: Verb) -> str:
     if (source, verb) in SAGA_ONLY:
-        return "the saga"
+        return "Earmark, for a payment"
     return "the clock" if verb is Verb.EXPIRE else "a call"
 
 
@@ -283,7 +283,7 @@ def _arguments(method: Any) -> list[str]:
 
 def test_every_verb_of_the_library_and_of_the_clients_is_documented() -> None:
     """Methods and their arguments, in the order of the code, and what they give; once for all three."""
-    rows = table(section(LIBRARY, "## Verbs"))
+    rows = table(section(LIBRARY, "## Methods"))
     told = [[method, codes(arguments)] for method, arguments, _, _ in rows]
     assert told == _methods(Earmark, without={"open", "sweep"})
     assert told == _methods(AsyncClient, without={"close", "stream", "idempotency", "token"})

@@ -38,7 +38,7 @@ ABSENCE = re.compile(
 """Sentences about what is missing: they become false when the missing part is built, and no other test notices."""
 
 STILL_TRUE = {
-    ("docs/reference/states.md", "no call makes"): "asserted below: a caller cannot make the saga's moves",
+    ("docs/reference/states.md", "no call makes"): "asserted below: a caller cannot make the moves of a payment",
     ("docs/reference/states.md", "Earmark cannot"): "the meaning of needs_attention",
     ("docs/explanation/what-happens-if.md", "Earmark cannot"): "a fact about gateways that capture by themselves",
     ("docs/reference/errors.md", "Earmark cannot"): "the text of the error `setup`, compared with the code elsewhere",

@@ -603,11 +603,11 @@ class TableMachine(RuleBasedStateMachine):
     @invariant()
     def a_queue_exists_only_where_a_key_was_taken(self) -> None:
         """A free key has no queue, and no waiter is in two queues."""
-        for key, standing in self.table._queues.items():
-            assert standing
+        for key, waiters in self.table._queues.items():
+            assert waiters
             assert key in self.table._leases
-            assert all(waiter.at == key and not waiter.taken for waiter in standing)
-            assert len(standing) <= 4
+            assert all(waiter.at == key and not waiter.taken for waiter in waiters)
+            assert len(waiters) <= 4
 
     @invariant()
     def what_was_granted_was_granted_whole(self) -> None:

@@ -576,7 +576,7 @@ async def test_waiters_for_the_same_keys_in_opposite_orders_never_hang(
 
 
 def test_two_processes_take_turns(plain_locks: Locks, server: Valkey, inside: Inside, prefix: str) -> None:
-    """Waiters get the lock in order of arrival, whichever process they are in: neither process starves the other."""
+    """Waiters get the lock in order of arrival; neither process keeps the other from its turn."""
     waiters, turns = 5, 20
     arguments = [sys.executable, "-c", TILL, server.url, prefix, KEY, str(waiters), str(turns)]
     read, write = os.pipe()

@@ -87,7 +87,7 @@ class Shop:
             "method": "card",
         } | how
         ask = Pay(actor=self.actor, entry_id=self.engine.ids.entry_id(), booking_id=booking.id, **told)
-        answer = await self.driver.pay(ask, within=30)
+        answer = await self.driver.open_and_drive(ask, within=30)
         assert isinstance(answer, Decided)
         paid: PayResult = answer.value
         return paid

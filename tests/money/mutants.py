@@ -108,7 +108,9 @@ def a_cancellation_forgets_the_money(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         cancel,
         "owe",
-        lambda writes, before, *_, **__: writes.pay(msgspec.structs.replace(before, version=before.version + 1)),
+        lambda writes, before, *_, **__: writes.set_payment(
+            msgspec.structs.replace(before, version=before.version + 1)
+        ),
     )
 
 

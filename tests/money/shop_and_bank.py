@@ -101,7 +101,7 @@ class World:
 
     async def pay(self, ask: Pay) -> Any:
         """Pay, and wait for what comes of it."""
-        answer = await self.driver.pay(ask, within=30)
+        answer = await self.driver.open_and_drive(ask, within=30)
         assert isinstance(answer, Decided)
         return answer.value
 

@@ -225,7 +225,7 @@ async def test_two_servers_and_a_worker_at_once_make_one_charge(world: World) ->
     world.clock.advance(600 - 300)
     asks = [world.ask_to_pay(held, method=method) for method in (CARD, "pm_card_mastercard")]
     answers = await asyncio.gather(
-        *(driver.pay(ask, within=30) for driver, ask in zip(drivers, asks, strict=False)),
+        *(driver.open_and_drive(ask, within=30) for driver, ask in zip(drivers, asks, strict=False)),
         drivers[2].reconcile(limit=10),
         return_exceptions=True,
     )

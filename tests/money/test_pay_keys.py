@@ -41,7 +41,7 @@ def command_of(shop: Shop, booking: Booking, *, body: str = "visa", key: Idempot
 
 async def pay(shop: Shop, ask: Pay, *, driver: PaymentDriver | None = None) -> Any:
     """By this process or another."""
-    return await (driver or shop.driver).pay(ask, within=30)
+    return await (driver or shop.driver).open_and_drive(ask, within=30)
 
 
 def another_process(shop: Shop) -> PaymentDriver:

@@ -148,10 +148,10 @@ class _LocksAsTheyCame(ForwardingTransaction):
         return locked
 
 
-class _TakesPaymentsAsTheyCame(ForwardingTransaction):
-    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
-        taken = [(*ref, booking_id) for ref, booking_id in uses.items()]
-        won = await self.inner.fetch("take_payments", *convert_rows_and_values.columns(taken, width=3))
+class _TiesPaymentsAsTheyCame(ForwardingTransaction):
+    async def tie_outside_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
+        tied = [(*ref, booking_id) for ref, booking_id in uses.items()]
+        won = await self.inner.fetch("tie_outside_payments", *convert_rows_and_values.columns(tied, width=3))
         return frozenset(OutsidePaymentRef(*row) for row in won)
 
 
@@ -252,8 +252,8 @@ COUNTS_TOTALS_UNLOCKED = Shortcut(
 # The last first: it stands for whatever order a plain update may visit them in.
 CLEARS_SEATS_AS_THEY_LIE = Shortcut(sql=edited("clear_seats", "ORDER BY s2.event_id, s2.id", "ORDER BY s2.id DESC"))
 
-TAKES_PAYMENTS_AS_THEY_CAME = Shortcut(
-    sql=edited("take_payments", " ORDER BY p.payment_id, p.mode\n", ""), warp=_TakesPaymentsAsTheyCame
+TIES_PAYMENTS_AS_THEY_CAME = Shortcut(
+    sql=edited("tie_outside_payments", " ORDER BY p.payment_id, p.mode\n", ""), warp=_TiesPaymentsAsTheyCame
 )
 
 

@@ -199,13 +199,13 @@ async def two_batches_of_payments_cross(database: RaceDatabase, shortcut: Shortc
     )
 
 
-async def test_batches_that_take_payments_as_they_came_deadlock(bare_database: RaceDatabase) -> None:
-    """A payment that another transaction is taking is waited for like a lock."""
-    outcomes = await two_batches_of_payments_cross(bare_database, shortcuts.TAKES_PAYMENTS_AS_THEY_CAME)
+async def test_batches_that_tie_payments_as_they_came_deadlock(bare_database: RaceDatabase) -> None:
+    """A payment that another transaction is tying is waited for like a lock."""
+    outcomes = await two_batches_of_payments_cross(bare_database, shortcuts.TIES_PAYMENTS_AS_THEY_CAME)
     await assert_deadlocked(bare_database, *outcomes)
 
 
-async def test_batches_take_payments_in_the_order_of_their_names(either_database: RaceDatabase) -> None:
+async def test_batches_tie_payments_in_the_order_of_their_names(either_database: RaceDatabase) -> None:
     """Each payment confirms one booking, in any order, and every request is answered."""
     one, other = await two_batches_of_payments_cross(either_database, AS_BUILT)
     paid = [granted(outcome).payment_id for outcome in (*one, *other) if not isinstance(outcome, Exception)]

@@ -60,7 +60,7 @@ class Process:
 
     async def pay(self, ask: Pay) -> Any:
         """Pay, and wait for what comes of it."""
-        return await self.driver.pay(ask, within=WITHIN)
+        return await self.driver.open_and_drive(ask, within=WITHIN)
 
     async def close(self) -> None:
         """In order."""

@@ -81,7 +81,7 @@ async def test_a_sweeper_whose_verb_always_fails_pauses_and_reports_it(
     async def broken(**_: Any) -> list[Row]:
         nonlocal rollbacks
         rollbacks += 1
-        raise ValueError("a law of the schema is broken")
+        raise ValueError("a rule of the schema is broken")
 
     monkeypatch.setattr(earmark.engine, "expire", broken)
     store: Any = earmark.engine.store
@@ -243,7 +243,7 @@ async def test_a_chore_that_fails_does_not_keep_the_janitor_from_the_others(
     done: list[str] = []
 
     async def broken(**_: Any) -> Any:
-        raise ValueError("a law of the schema is broken")
+        raise ValueError("a rule of the schema is broken")
 
     async def clear(**_: Any) -> int:
         done.append("beats")

@@ -1,1 +1,1 @@
-"""The law: what a booking is and how it may move. Pure; facts in, decisions out."""
+"""The rules: what a booking is and how it may move. Pure; facts in, decisions out."""

@@ -1,7 +1,7 @@
 """A booking: one buyer's claim on seats and pool units of one event, from first hold to last refund.
 
 Every function here takes a booking and the facts and returns the booking as it then is, or raises the
-refusal that the law gives. None of them changes anything.
+refusal that the rules give. None of them changes anything.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class BatchQueue(Generic[A]):
         return max(now - queue[0].since, ahead) > self._waiting_seconds_max
 
     async def close(self) -> None:
-        """Finish what was accepted; refuse requests that wait for a twin in another process."""
+        """Finish what was accepted; refuse requests that wait for one with the same key in another process."""
         self._closing = True
         for request, handle in self._later.items():
             handle.cancel()

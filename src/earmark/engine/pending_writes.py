@@ -143,7 +143,7 @@ class PendingWrites:
         entry_id = self._ids.entry_id()
         self._record(PAYMENT, before, after, entry_id=entry_id, actor=actor, reason=reason, money=money)
 
-    def pay(self, payment: Payment) -> Payment:
+    def set_payment(self, payment: Payment) -> Payment:
         """A payment as it now is: one version on, however often it moves in one transaction."""
         if known := self._payments.get(payment.id):
             payment = msgspec.structs.replace(payment, version=known.version)
@@ -164,7 +164,7 @@ class PendingWrites:
         """A payer with this payment counted as one more try."""
         self._payers.append(payer)
 
-    def refund(self, refund: Refund, *, before: Refund | None = None) -> Refund:
+    def set_refund(self, refund: Refund, *, before: Refund | None = None) -> Refund:
         """A refund as it now is, and as it was if it is not new. The next entry about its payment records it."""
         self._refunds[refund.id] = refund
         unrecorded = self._refunds_unrecorded.setdefault(str(refund.payment_id), {})

@@ -236,7 +236,10 @@ async def _locked(steps: AccountSteps, account_id: str) -> Account:
 
 
 async def _found(steps: AccountSteps, asked: Draw) -> Draw:
-    """As it was just written: by us, or by a twin that we could not see, at another account or at one that is not."""
+    """The draw as it was just written, by us or by another process that we could not see.
+
+    That process was asked for the same payment at another account, or at one that does not exist: no lock kept it out.
+    """
     found = await steps.find(asked.payment_id)
     assert found is not None, "a payment stays"
     account_rules.check_same(found, asked)

@@ -32,7 +32,7 @@ def owe(writes: PendingWrites, before: Payment, amount: int, *, refund_id: Refun
     after = payment_rules.scheduled(
         payment_rules.owing(before, amount), now=writes.now, tried=False, open_question=True
     )
-    writes.refund(
+    writes.set_refund(
         Refund(
             id=refund_id,
             payment_id=before.id,
@@ -42,14 +42,14 @@ def owe(writes: PendingWrites, before: Payment, amount: int, *, refund_id: Refun
             reason=reason,
         )
     )
-    return writes.pay(msgspec.structs.replace(after, version=before.version + 1))
+    return writes.set_payment(msgspec.structs.replace(after, version=before.version + 1))
 
 
 def give_up(writes: PendingWrites, before: Payment) -> Payment:
     """Money that was set aside and not taken yet is let go."""
     assert before.state is PaymentState.AUTHORISED, f"a {before.state} payment is not let go"
     after = payment_rules.scheduled(payment_rules.given_up(before), now=writes.now, tried=False)
-    return writes.pay(msgspec.structs.replace(after, version=before.version + 1))
+    return writes.set_payment(msgspec.structs.replace(after, version=before.version + 1))
 
 
 def owed_facts(payment: Payment, *, before: Payment, **facts: Any) -> dict[str, Any]:

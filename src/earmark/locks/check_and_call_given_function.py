@@ -1,7 +1,10 @@
-"""Runs the function that `run` and `attempt` are given, so that all of its work is done while the lock is held.
+"""Runs the function that `run` and `attempt` are given, and waits for it, so that none of its work is left for later.
 
 A coroutine does nothing before it is awaited, and a generator nothing before it is iterated over. Returned to the
 caller, either would do its work after the lock is released.
+
+The exception is a plain function in a thread, which cannot be stopped: where the caller is cancelled, `perform` ends at
+once, and the function goes on while the lock is released.
 """
 
 from __future__ import annotations

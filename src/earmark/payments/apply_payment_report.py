@@ -73,7 +73,7 @@ async def apply_silence(transaction: Transaction, *, about: PaymentSnapshot, ids
     if unknown is not before:
         notes.note(writes, booking, before, unknown, reason="the gateway did not answer")
     after = notes.scheduled(before, unknown, about=about, now=writes.now, open_question=True)
-    writes.pay(after)
+    writes.set_payment(after)
     await transaction.write(writes.changes())
     return after
 
@@ -163,7 +163,9 @@ class _ReportedPayment:
             notes.learn(self._writes, booking, before, after)
         # A refund on its way is read again later, also of a payment that an operator has to look at.
         asked = any(refund.state is RefundState.PENDING for refund in self._about.refunds)
-        after = self._writes.pay(notes.scheduled(before, after, about=self._about, now=now, open_question=asked))
+        after = self._writes.set_payment(
+            notes.scheduled(before, after, about=self._about, now=now, open_question=asked)
+        )
         if booking.state is not State.EXPIRED:
             await self._transaction.lock_totals({ref for ref, units in self._writes.totals.items() if units})
             await self._transaction.lock_pools(self._writes.pools.keys())
@@ -247,7 +249,7 @@ class _ReportedPayment:
             created_at=self._writes.now,
             reason=reason,
         )
-        self._writes.refund(refund)
+        self._writes.set_refund(refund)
         return payment_rules.owing(payment, refund.amount)
 
     def _pin(self, before: Payment, after: Payment, *, processing: bool) -> None:

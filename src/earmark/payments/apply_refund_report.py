@@ -43,7 +43,7 @@ async def apply_refund_report(
     refunds = {one.id: one for one in await transaction.read_refunds(before.id)}
     refund, after = _apply(writes, booking, before, refunds.pop(refund_id), report)
     on_their_way = any(one.state is RefundState.PENDING for one in (refund, *refunds.values()))
-    after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now, open_question=on_their_way))
+    after = writes.set_payment(notes.scheduled(before, after, about=about, now=writes.now, open_question=on_their_way))
     await transaction.write(writes.changes())
     return after
 
@@ -71,7 +71,7 @@ async def apply_refunds_elsewhere(
         facts = {"more": more, "refunded_elsewhere": after.refunded_elsewhere}
         notes.note(writes, booking, before, after, reason=why, **facts)
     on_their_way = any(one.state is RefundState.PENDING for one in refunds.values())
-    after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now, open_question=on_their_way))
+    after = writes.set_payment(notes.scheduled(before, after, about=about, now=writes.now, open_question=on_their_way))
     await transaction.write(writes.changes())
     return after
 
@@ -85,18 +85,18 @@ def _apply(
     match refund.state, report.state:
         case RefundState.PENDING, ReportedRefundState.DONE:
             after = payment_rules.repaid(before, refund)
-            refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.DONE), before=refund)
+            refund = writes.set_refund(msgspec.structs.replace(decided, state=RefundState.DONE), before=refund)
             notes.note(writes, booking, before, after, reason=refund.reason, refunded=refund.amount)
         case RefundState.PENDING, ReportedRefundState.REFUSED:
             after = payment_rules.flagged(before, code=report.code or "refund_refused")
-            refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
+            refund = writes.set_refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
             notes.note(writes, booking, before, after, reason="the gateway refused the refund", refused=refund.amount)
         case RefundState.PENDING, ReportedRefundState.PROCESSING if known != refund:
-            refund = writes.refund(known, before=refund)
+            refund = writes.set_refund(known, before=refund)
             notes.learn(writes, booking, before, after)
         case RefundState.DONE, ReportedRefundState.REFUSED:
             after = payment_rules.came_back(before, refund, code=report.code or "refund_failed")
-            refund = writes.refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
+            refund = writes.set_refund(msgspec.structs.replace(decided, state=RefundState.REFUSED), before=refund)
             why = "a refund that was made has failed since"
             notes.note(writes, booking, before, after, reason=why, refused=refund.amount)
     return refund, after

@@ -57,7 +57,7 @@ async def give_up(transaction: Transaction, *, about: PaymentSnapshot, ids: Ids,
         after = payment_rules.given_up(before)
         notes.note(writes, booking, before, after, reason="its booking is lost")
     after = notes.scheduled(before, after, about=about, now=writes.now)
-    after = writes.pay(msgspec.structs.replace(after, due_at=writes.now) if hand_over else after)
+    after = writes.set_payment(msgspec.structs.replace(after, due_at=writes.now) if hand_over else after)
     await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})
     await transaction.lock_pools(writes.pools.keys())
     await transaction.write(writes.changes())
@@ -74,7 +74,7 @@ async def mark_replaced(transaction: Transaction, *, about: PaymentSnapshot, ids
         return before
     marked = msgspec.structs.replace(before, code=payment_rules.REPLACED)
     notes.note(writes, booking, before, marked, reason="the buyer has named another method")
-    after = writes.pay(notes.scheduled(before, marked, about=about, now=writes.now, open_question=True))
+    after = writes.set_payment(notes.scheduled(before, marked, about=about, now=writes.now, open_question=True))
     await transaction.write(writes.changes())
     return after
 
@@ -101,7 +101,7 @@ async def resolve_by_hand(
     else:
         lost = booking_rules.expire_unpaid(booking, now=writes.now)
         writes.move_for_payment(Verb.EXPIRE, booking, lost, actor=OPERATOR, reason=note, money=told)
-    after = writes.pay(notes.scheduled(before, after, about=about, now=writes.now))
+    after = writes.set_payment(notes.scheduled(before, after, about=about, now=writes.now))
     await transaction.lock_totals({ref for ref, units in writes.totals.items() if units})
     await transaction.lock_pools(writes.pools.keys())
     await transaction.write(writes.changes())

@@ -93,7 +93,7 @@ class PaymentService:
 
     async def pay(self, command: Pay) -> Result:
         """Open a payment and see it through, as far as it goes in the time of a request."""
-        return await self.driver.pay(command, within=self._seconds)
+        return await self.driver.open_and_drive(command, within=self._seconds)
 
     async def refund(self, command: RefundPayment) -> Result:
         """Record a refund and request it at the gateway."""

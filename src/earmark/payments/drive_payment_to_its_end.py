@@ -134,7 +134,7 @@ class PaymentDriver:
         self._hurried = asyncio.Event()
         self._queues = GatewayQueues(gateways)
 
-    async def pay(self, command: Pay, *, within: float) -> Result:
+    async def open_and_drive(self, command: Pay, *, within: float) -> Result:
         """Open a payment and drive it, for so long; what is not decided by then goes on by itself."""
         until = asyncio.get_running_loop().time() + within
         command = await without_code(command, self._gateways)

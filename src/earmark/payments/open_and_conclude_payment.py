@@ -1,9 +1,9 @@
-"""pay: opens a payment for a hold, before any gateway is called.
+"""Opens a payment for a hold in one transaction, before any gateway is called, and records its response in another.
 
 The payment's id comes from the caller's idempotency key and the booking, so that the same request again, in another
 process or after a crash, is the same payment. With the payment it is recorded which request opened it: from then on
-another request with the same key is refused. The answer is not recorded here, for it is only known at the end
-(`conclude`).
+another request with the same key is refused. The response is only known at the end, when
+`conclude_in_transaction` records it.
 """
 
 from __future__ import annotations
@@ -48,20 +48,22 @@ if TYPE_CHECKING:
 
 
 async def open_payment(engine: Engine, command: Pay) -> Result:
-    """Run `pay` in a transaction of its own. The payment driver calls the gateway afterwards."""
+    """Run `open_in_transaction` in a transaction of its own. The payment driver calls the gateway afterwards."""
     return await engine.run_alone(
-        "pay", command, lambda transaction: pay(transaction, command=command, ids=engine.ids, policy=engine.policy)
+        "pay",
+        command,
+        lambda transaction: open_in_transaction(transaction, command=command, ids=engine.ids, policy=engine.policy),
     )
 
 
 async def conclude_payment(engine: Engine, command: Pay) -> Result:
-    """Run `conclude` in a transaction of its own."""
+    """Run `conclude_in_transaction` in a transaction of its own."""
     return await engine.run_alone(
-        "conclude", command, lambda transaction: conclude(transaction, command, ids=engine.ids)
+        "conclude", command, lambda transaction: conclude_in_transaction(transaction, command, ids=engine.ids)
     )
 
 
-async def pay(transaction: Transaction, command: Pay, *, ids: Ids, policy: Policy) -> Outcome:
+async def open_in_transaction(transaction: Transaction, command: Pay, *, ids: Ids, policy: Policy) -> Outcome:
     """Earlier answer? → lock → judge → record the payment, and the hold is pinned."""
     decisions = await open_on_bookings(transaction, [command], ids=ids)
     if not decisions.waiting:
@@ -83,7 +85,7 @@ async def pay(transaction: Transaction, command: Pay, *, ids: Ids, policy: Polic
     return (await decisions.close())[0]
 
 
-async def conclude(transaction: Transaction, command: Pay, *, ids: Ids) -> Outcome:
+async def conclude_in_transaction(transaction: Transaction, command: Pay, *, ids: Ids) -> Outcome:
     """Record the response of a decided payment under its key, for good."""
     decisions = await open_on_bookings(transaction, [command], ids=ids)
     if not decisions.waiting:
@@ -214,7 +216,7 @@ async def _open(
         created_at=decisions.now,
         return_url=command.return_url,
     )
-    decisions.writes.pay(scheduled(payment, now=decisions.now, tried=False))
+    decisions.writes.set_payment(scheduled(payment, now=decisions.now, tried=False))
     if command.idempotency is not None:
         decisions.writes.open_by_key(payment, command.idempotency)
     quiet = msgspec.structs.replace(command, idempotency=None)

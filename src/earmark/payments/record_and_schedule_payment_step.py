@@ -39,7 +39,7 @@ def dispute(writes: PendingWrites, booking: Booking, before: Payment, *, kind: s
     """Flag a payment whose buyer has asked their bank for the money back, and make it due at once."""
     after = payment_rules.flagged(before, code=payment_rules.DISPUTED)
     note(writes, booking, before, after, reason="the buyer disputes the payment", event=kind)
-    return writes.pay(msgspec.structs.replace(after, due_at=writes.now, version=before.version + 1))
+    return writes.set_payment(msgspec.structs.replace(after, due_at=writes.now, version=before.version + 1))
 
 
 def scheduled(

@@ -37,7 +37,7 @@ PAIRS_MIN = 10
 PAIR_SHARE = 1 / 3
 """A pass of a single task takes less than a millisecond, so that a third of the time is enough."""
 HANDOVER_SHARE = 3
-"""Starvation takes time to show."""
+"""Unfair waiting takes time to show."""
 
 
 class LockPlan(msgspec.Struct, frozen=True, kw_only=True):

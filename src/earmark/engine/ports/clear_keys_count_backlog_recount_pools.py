@@ -1,7 +1,8 @@
-"""Upkeep: what the janitor and `earmark doctor` need from a store. No verb needs it.
+"""What the janitor and `earmark doctor` need from a store: clear old keys, count the backlog, recount pools.
 
-The journal is outbox and audit in one: its entries are never deleted, and "sent" is a number. What may go is what an
-idempotency key remembers, once its time is over, which request opened a payment, and who tried to pay lately.
+No verb needs it. The journal is outbox and audit in one: its entries are never deleted, and "sent" is a number. What
+may go is what an idempotency key remembers, once its time is over, which request opened a payment, and who tried to pay
+lately.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Upkeep(Protocol):
     async def recount(self, *, limit: int) -> int:
         """Set counts that drifted to what the bookings say, each under its own lock; how many were set.
 
-        A count that the law refuses is left as it is: then it is not the count that is wrong.
+        A count that the rules refuse is left as it is: then it is not the count that is wrong.
         """
         ...
 

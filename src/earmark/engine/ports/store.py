@@ -3,7 +3,7 @@
 A verb orders the steps; a store only runs them. The steps of a `Transaction` stand here in the one order
 in which every verb takes them, so that no two transactions can wait for each other:
 
-    begin (idempotency keys) → take_callback → lock_event → lock_bookings → take_payments, lock_payments
+    begin (idempotency keys) → take_callback → lock_event → lock_bookings → tie_outside_payments, lock_payments
         → lock_payer → lock_totals → lock_pools → lock_seats → write
 
 Each lock step locks in key order. Nothing is decided in the step that waited: a verb decides by the rows that the step
@@ -216,7 +216,7 @@ class Transaction(Protocol):
         """
         ...
 
-    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
+    async def tie_outside_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         """Tie outside payments to bookings of their mode; the ones that were still free to tie."""
         ...
 

@@ -1,8 +1,8 @@
-"""cancel: a sale undone, whole or in part. The seats return in the transaction that records what goes back.
+"""cancel: a sale undone, whole or in part. The seats are freed in the transaction that records what is refunded.
 
-How much goes back is what the request says, or follows from the event's rules, above which no buyer's own cancel goes.
-Money taken elsewhere goes back elsewhere. Money that was set aside and not taken yet is let go where all of it would
-go back.
+How much is refunded is what the request says, else what the event's rules say; a buyer's own cancel gets no more than
+those give. Money taken elsewhere is refunded elsewhere. Money that is authorised but not captured is voided if all of
+it would be refunded; else the cancel is refused until it is captured.
 """
 
 from __future__ import annotations

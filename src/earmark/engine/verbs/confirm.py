@@ -26,11 +26,11 @@ ROUNDS_MAX = 100
 
 
 async def confirm(transaction: Transaction, batch: Sequence[Confirm], context: VerbContext) -> list[Outcome]:
-    """Recorded response? → lock → take payments → decide → write. One outside payment, one booking, in each mode."""
+    """Recorded response? → lock → tie payments → decide → write. One outside payment, one booking, in each mode."""
     decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     bookings = await lock(decisions)
     uses, second = _uses(decisions, bookings)
-    won = await transaction.take_payments(uses)
+    won = await transaction.tie_outside_payments(uses)
     for command, first in second:
         if first not in won:
             decisions.again(

@@ -139,7 +139,7 @@ class OptimisticWrite:
             self._bookings |= {booking.id: booking for booking in map(convert_rows_and_values.booking, found)}
         return {booking_id: self._bookings[booking_id] for booking_id in ids if booking_id in self._bookings}
 
-    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
+    async def tie_outside_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         """Assumed to be free; `write` keeps nothing unless all were."""
         self._uses = uses
         return frozenset(uses)

@@ -155,12 +155,12 @@ class PostgresTransaction(PaymentSteps):
                     found[places[row["n"] - 1]] = True
         return found
 
-    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
-        """A transaction that takes the same payment is waited for."""
+    async def tie_outside_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
+        """A transaction that ties the same payment is waited for."""
         if not uses:
             return frozenset()
-        taken = [(*ref, booking_id) for ref, booking_id in sorted(uses.items())]
-        won = await self.fetch("take_payments", *convert_rows_and_values.columns(taken, width=3))
+        tied = [(*ref, booking_id) for ref, booking_id in sorted(uses.items())]
+        won = await self.fetch("tie_outside_payments", *convert_rows_and_values.columns(tied, width=3))
         return frozenset(OutsidePaymentRef(*row) for row in won)
 
     async def lock_totals(self, refs: Collection[TotalRef]) -> dict[TotalRef, int]:

@@ -116,9 +116,9 @@ class SqliteTransaction(PaymentSteps):
         ]
         return list(map(bool, found))
 
-    async def take_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
+    async def tie_outside_payments(self, uses: Mapping[OutsidePaymentRef, BookingId]) -> frozenset[OutsidePaymentRef]:
         """One by one, since each says whether it was free."""
-        statement = self._sql["take_payments"]
+        statement = self._sql["tie_outside_payments"]
         return frozenset(
             ref
             for ref, booking_id in sorted(uses.items())

@@ -449,7 +449,7 @@ async def test_a_booking_is_paid_from_an_account_and_refunded(bank: AccountBank)
             gateway="balance",
             method=bank.code,
         )
-        answer = await driver.pay(ask, within=60)
+        answer = await driver.open_and_drive(ask, within=60)
         assert isinstance(answer, Decided)
         ends.append((held, answer.value.payment))
     assert [(payment.state, payment.code) for _, payment in ends] == [

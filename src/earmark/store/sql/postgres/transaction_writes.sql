@@ -24,8 +24,8 @@ INSERT INTO pools (event_id, id, capacity, price, position)
 SELECT $1, p.id, p.capacity, p.price, p.position
   FROM unnest($2::text[], $3::integer[], $4::bigint[], $5::integer[]) AS p (id, capacity, price, position);
 
--- name: take_payments
--- One outside payment, one booking, in each mode: a reference that does not come back was taken before.
+-- name: tie_outside_payments
+-- One outside payment, one booking, in each mode: a reference that does not come back was tied before.
 INSERT INTO outside_payments (payment_id, mode, booking_id)
 SELECT p.payment_id, p.mode, p.booking_id
   FROM unnest($1::text[], $2::text[], $3::uuid[]) AS p (payment_id, mode, booking_id)

@@ -18,8 +18,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- The pools of a new event.
 INSERT INTO pools (event_id, id, capacity, price, position) VALUES (?, ?, ?, ?, ?);
 
--- name: take_payments
--- One outside payment, one booking, in each mode: where nothing is inserted, the reference was taken before.
+-- name: tie_outside_payments
+-- One outside payment, one booking, in each mode: where nothing is inserted, the reference was tied before.
 INSERT INTO outside_payments (payment_id, mode, booking_id) VALUES (?, ?, ?)
 ON CONFLICT DO NOTHING;
 
