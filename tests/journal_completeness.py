@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from earmark.domain.journal_before_and_after_values import UNTOLD, Change, changes_of
+from earmark.domain.journal_before_and_after_values import UNTOLD, FieldChange, changes_of
 from earmark.engine.pending_writes import PendingWrites
 from earmark.store.both_databases import payments_and_refunds
 from earmark.store.sqlite import convert_rows_and_values
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 OFFER = {"seats": ("price", "blocked"), "pools": ("capacity", "price")}
 """What an operator changes of these. A seat's booking, and a pool's held and sold units, follow from bookings."""
 
-_BY_A_PERSON = Change(before=None, after=None)
+_BY_A_PERSON = FieldChange(before=None, after=None)
 """The note of an operator who settled a payment is the entry's reason, which buyers do not read."""
 
 
@@ -126,7 +126,7 @@ class _Told(NamedTuple):
     """An entry, and the values before and after that it has."""
 
     entry: Entry
-    changes: Mapping[str, Change]
+    changes: Mapping[str, FieldChange]
 
 
 def _by_booking(told: Sequence[_Told]) -> Callable[[tuple[str, Any], str], Sequence[_Told]]:
@@ -146,7 +146,7 @@ def _by_booking(told: Sequence[_Told]) -> Callable[[tuple[str, Any], str], Seque
     return of
 
 
-def _recorded(told: _Told, row: tuple[str, Any], name: str) -> Change | None:
+def _recorded(told: _Told, row: tuple[str, Any], name: str) -> FieldChange | None:
     kind, value = row
     entry, changes = told.entry, told.changes
     if (kind, name) == ("payment", "message") and entry.reason == value.message:

@@ -8,7 +8,7 @@ from earmark.version import __version__
 if TYPE_CHECKING:
     from earmark.domain.bookable_event import OnDecline
     from earmark.domain.booking_state_machine import State
-    from earmark.domain.journal_before_and_after_values import Change
+    from earmark.domain.journal_before_and_after_values import FieldChange
     from earmark.domain.live_or_test_mode import Mode
     from earmark.domain.money import Money
     from earmark.domain.payment import PaymentState
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Booking",
-    "Change",
+    "FieldChange",
     "Delta",
     "Earmark",
     "EarmarkError",
@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Change": "domain.journal_before_and_after_values",
+    "FieldChange": "domain.journal_before_and_after_values",
     "Earmark": "library",
     "EarmarkError": "errors",
     "Layout": "schemas.requests",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 WRITTEN_BY_HAND = {
     (None, "hold"): {"held"},
+    ("held", "change"): {"held"},
     ("held", "extend"): {"held"},
     ("held", "pay"): {"paying", "confirmed"},
     ("held", "confirm"): {"confirmed"},
@@ -38,7 +39,7 @@ WRITTEN_BY_HAND = {
     ("expired", "confirm"): {"confirmed"},
 }
 
-CALLERS_VERBS = ("extend", "pay", "confirm", "release", "cancel", "refund")
+CALLERS_VERBS = ("change", "extend", "pay", "confirm", "release", "cancel", "refund")
 
 MET_BY_A_CALLER = {
     "held": ("moves", "moves", "moves", "moves", "booking_not_confirmed", "booking_not_confirmed"),

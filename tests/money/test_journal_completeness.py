@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.journal_completeness import JournalComparison
 
     from earmark.clock import MovableClock
-    from earmark.domain.journal_before_and_after_values import Change as Changed
+    from earmark.domain.journal_before_and_after_values import FieldChange as Changed
     from earmark.uuids import Uuid7Ids
 
 CLOSES = datetime(2040, 1, 1, tzinfo=UTC)
@@ -52,7 +52,7 @@ async def history(shop: Shop, booking: Booking) -> list[dict[str, Changed]]:
 
 
 def pair(before: object, after: object) -> Changed:
-    return journal_before_and_after_values.Change(before=before, after=after)
+    return journal_before_and_after_values.FieldChange(before=before, after=after)
 
 
 async def operate(shop: Shop) -> None:

@@ -91,7 +91,7 @@ NEVER_OLD = frozenset({"buyer"})
 """No verb changes who a buyer is. Where a name is taken out of a booking, it does not stay on as an old value."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class FieldChange(msgspec.Struct, frozen=True, kw_only=True):
     """One field, before and after; null where there was, or is, nothing."""
 
     before: Any
@@ -121,14 +121,14 @@ def event_was(before: Event, names: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(before, name) for name in names}
 
 
-def changes_of(entry: Entry) -> dict[str, Change] | None:
+def changes_of(entry: Entry) -> dict[str, FieldChange] | None:
     """Every field that the entry changed. None where it was written by a release that kept no old values."""
     facts: dict[str, Any] = msgspec.to_builtins(entry.facts)
     if entry.booking_id is None:
         found = _of_event(facts) if entry.verb == "change_event" else _of_new_event(entry, facts)
     else:
         found = _of_booking(entry, facts)
-    return None if found is None else {name: Change(before=pair[0], after=pair[1]) for name, pair in found}
+    return None if found is None else {name: FieldChange(before=pair[0], after=pair[1]) for name, pair in found}
 
 
 def plain_facts(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from earmark.domain.bookable_event import OnDecline
 from earmark.domain.booking_state_machine import State
-from earmark.domain.journal_before_and_after_values import Change
+from earmark.domain.journal_before_and_after_values import FieldChange
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import Money
 from earmark.domain.payment import PaymentState, RefundState
@@ -202,7 +202,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     reason: str | None
     at: Moment
     facts: dict[str, Any]
-    changes: dict[str, Change] | None = None
+    changes: dict[str, FieldChange] | None = None
     """Every field that changed, by name; null of entries that an older release wrote, which kept no old values."""
 
 

@@ -92,7 +92,7 @@ class PostgresTransaction(PaymentSteps):
         return seen
 
     async def read_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
-        """Without a lock."""
+        """Bookings by id, without a lock."""
         found = map(convert_rows_and_values.booking, await self.fetch("read_bookings", list(ids)))
         return {booking.id: booking for booking in found}
 
