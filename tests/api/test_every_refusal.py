@@ -189,6 +189,12 @@ async def pool_exhausted(w: World) -> httpx2.Response:
     return await w.hold(pools={"GA": 3})
 
 
+async def price_changed(w: World) -> httpx2.Response:
+    booking = await w.held(pools={"GA": 1})
+    await w.shop.patch(f"/v1/events/{w.event}", json={"pools": [{"id": "GA", "price": 9900}]})
+    return await w.post(f"/v1/bookings/{booking}/change", {"pools": {"GA": 2}})
+
+
 async def capacity_in_use(w: World) -> httpx2.Response:
     await w.held(pools={"GA": 2})
     return await w.shop.patch(f"/v1/events/{w.event}", json={"pools": [{"id": "GA", "capacity": 1}]})
@@ -360,6 +366,7 @@ PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
         seats_taken,
         none_available,
         pool_exhausted,
+        price_changed,
         capacity_in_use,
         limit_exceeded,
         sale_closed,

@@ -23,6 +23,8 @@ FACTS = {
     "pools": ("GA",),
     "pool": "GA",
     "asked": 3,
+    "held_for": 2500,
+    "price": 3000,
     "available": 2,
     "capacity": 1,
     "in_use": 2,

@@ -11,8 +11,10 @@ import pytest
 
 from earmark.domain import booking as booking_rules
 from earmark.domain import booking_state_machine
+from earmark.domain.booking import Lines, SeatLine
 from earmark.domain.booking_state_machine import ACTIVE_STATES, EDGES, ENDED, MOVES, SAGA_ONLY, State, Verb
 from earmark.domain.default_limits_for_all_events import Policy
+from earmark.domain.id_types import SeatId
 from earmark.errors import Refusal
 
 if TYPE_CHECKING:
@@ -42,13 +44,21 @@ WRITTEN_BY_HAND = {
 CALLERS_VERBS = ("change", "extend", "pay", "confirm", "release", "cancel", "refund")
 
 MET_BY_A_CALLER = {
-    "held": ("moves", "moves", "moves", "moves", "booking_not_confirmed", "booking_not_confirmed"),
-    "paying": ("payment_in_progress",) * 6,
-    "confirmed": ("booking_resolved", "booking_resolved", "booking_resolved", "booking_resolved", "moves", "moves"),
-    "released": ("booking_resolved",) * 6,
-    "expired": ("booking_expired",) * 6,
-    "failed": ("booking_resolved",) * 6,
-    "cancelled": ("booking_resolved",) * 5 + ("moves",),
+    "held": ("moves", "moves", "moves", "moves", "moves", "booking_not_confirmed", "booking_not_confirmed"),
+    "paying": ("payment_in_progress",) * 7,
+    "confirmed": (
+        "booking_resolved",
+        "booking_resolved",
+        "booking_resolved",
+        "booking_resolved",
+        "booking_resolved",
+        "moves",
+        "moves",
+    ),
+    "released": ("booking_resolved",) * 7,
+    "expired": ("booking_expired",) * 7,
+    "failed": ("booking_resolved",) * 7,
+    "cancelled": ("booking_resolved",) * 6 + ("moves",),
 }
 """One line per state, one word per verb of CALLERS_VERBS."""
 
@@ -59,6 +69,13 @@ CELLS = [
 ]
 
 ANSWERED = {
+    ("held", "change"): "held",
+    ("paying", "change"): "payment_in_progress",
+    ("confirmed", "change"): "booking_resolved",
+    ("released", "change"): "booking_resolved",
+    ("expired", "change"): "booking_expired",
+    ("failed", "change"): "booking_resolved",
+    ("cancelled", "change"): "booking_resolved",
     ("held", "extend"): "held",
     ("held", "confirm"): "confirmed",
     ("held", "release"): "released",
@@ -93,6 +110,9 @@ ANSWERED = {
 def ask(verb: str, booking: Booking, *, now: datetime, payment_id: str = "pay-1") -> Booking:
     """The domain's function for a verb, with valid arguments."""
     match verb:
+        case "change":
+            other = Lines(seats=(SeatLine(id=SeatId("Z9"), price=100),))
+            return booking_rules.change(booking, lines=other, now=now)
         case "extend":
             return booking_rules.extend(booking, seconds=60, policy=Policy(), now=now)
         case "confirm":
@@ -131,7 +151,7 @@ def test_no_booking_is_held_or_declined_by_a_caller(state: State) -> None:
 def test_the_cross_product_leaves_no_cell_out() -> None:
     """Every state is tried with every verb of callers."""
     assert {(state, verb) for state, verb, _ in CELLS} == {(s.value, v) for s in State for v in CALLERS_VERBS}
-    assert set(ANSWERED) == {(s.value, v) for s in State for v in ("extend", "confirm", "release", "cancel")}
+    assert set(ANSWERED) == {(s.value, v) for s in State for v in ("change", "extend", "confirm", "release", "cancel")}
 
 
 @pytest.mark.parametrize("state, verb, word", CELLS)
@@ -162,7 +182,7 @@ def test_each_verb_moves_repeats_or_is_refused(
         assert refused.value.code == answer
 
 
-@pytest.mark.parametrize("verb", ["extend", "confirm", "release", "cancel"])
+@pytest.mark.parametrize("verb", ["change", "extend", "confirm", "release", "cancel"])
 def test_every_verb_treats_a_due_hold_as_expired(booked: Booked, now: datetime, verb: str) -> None:
     """No sweeper needs to have run: a hold past its time is over."""
     held = booked()
@@ -202,7 +222,7 @@ def test_what_ended_says_when(booked: Booked, now: datetime) -> None:
 def test_no_verb_changes_the_booking_it_is_given(booked: Booked, now: datetime) -> None:
     """The rules make new values: their arguments stay as they were."""
     held, sold = booked(), booked(State.CONFIRMED)
-    for verb in ("extend", "confirm", "release"):
+    for verb in ("change", "extend", "confirm", "release"):
         ask(verb, held, now=now)
     ask("cancel", sold, now=now)
     assert (held, sold) == (booked(), booked(State.CONFIRMED))

@@ -38,7 +38,7 @@ async def test_a_request_that_would_wait_too_long_gets_retry_after(
 
 async def test_every_verb_of_the_engine_has_a_queue_that_the_endpoint_can_check(services: Services) -> None:
     """A verb whose queue has another name than its call would never be found full."""
-    assert set(services.engine.queues) == {"hold", "extend", "confirm", "release", "cancel"}
+    assert set(services.engine.queues) == {"hold", "change", "extend", "confirm", "release", "cancel"}
 
 
 async def test_few_rejections_are_answered_at_once_and_many_in_turn() -> None:

@@ -270,7 +270,7 @@ async def test_queues_show_batches_and_expiries_how_holds_ended(shop: OpsShop, c
     for seat in ("A1", "A2"):
         await shop.hold(seat, ttl_seconds=60)
     queues = {queue.verb: queue for queue in (await shop.look()).queues}
-    assert set(queues) == {"hold", "extend", "confirm", "release", "cancel"}
+    assert set(queues) == {"hold", "change", "extend", "confirm", "release", "cancel"}
     assert (queues["hold"].requests, queues["hold"].batches, queues["hold"].waiting) == (2, 2, 0)
     clock.advance(61)
     await shop.services.engine.expire(limit=1)
