@@ -21,6 +21,7 @@ from earmark.engine.commands_and_results import (
     Actor,
     Cancel,
     CancelResult,
+    Change,
     ChangeEvent,
     Confirm,
     CreateEvent,
@@ -135,6 +136,31 @@ class Shop:
     async def extend(self, booking: Booking, seconds: int = 60, *, actor: Actor = SHOP) -> Booking:
         """Extend a hold by some seconds."""
         return _booking(await self.engine.extend(self.ask_extend(booking, seconds, actor=actor)))
+
+    def ask_change_lines(
+        self,
+        booking: Booking,
+        *,
+        add: Iterable[str] = (),
+        drop: Iterable[str] = (),
+        pools: Mapping[str, int] | None = None,
+        actor: Actor = SHOP,
+        idempotency: KeyedRequest | None = None,
+    ) -> Change:
+        """What `change_lines` asks."""
+        return Change(
+            actor=actor,
+            entry_id=self.ids.entry_id(),
+            booking_id=booking.id,
+            add_seats=tuple(map(SeatId, add)),
+            drop_seats=tuple(map(SeatId, drop)),
+            pools={PoolId(pool): units for pool, units in (pools or {}).items()},
+            idempotency=idempotency,
+        )
+
+    async def change_lines(self, booking: Booking, **rest: Any) -> Booking:
+        """Give a hold other seats and units."""
+        return _booking(await self.engine.change(self.ask_change_lines(booking, **rest)))
 
     def ask_confirm(
         self,

@@ -13,6 +13,7 @@ from earmark.domain.seat import Seat
 from earmark.engine.commands_and_results import (
     Actor,
     Cancel,
+    Change,
     ChangeEvent,
     Confirm,
     CreateEvent,
@@ -26,6 +27,8 @@ from earmark.engine.commands_and_results import (
 from earmark.uuids import Uuid7Ids
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from earmark.domain.booking import Booking
 
 EVENT = EventId("play")
@@ -52,6 +55,20 @@ def a_hold(
         pools={PoolId("GA"): units} if units else {},
         ttl_seconds=ttl_seconds,
         idempotency=idempotency,
+    )
+
+
+def a_change(
+    booking: Booking, *, add: Iterable[str] = (), drop: Iterable[str] = (), units: int | None = None
+) -> Change:
+    """Other seats for a hold, and so many units of the one pool."""
+    return Change(
+        actor=SHOP,
+        entry_id=IDS.entry_id(),
+        booking_id=booking.id,
+        add_seats=tuple(map(SeatId, add)),
+        drop_seats=tuple(map(SeatId, drop)),
+        pools={} if units is None else {PoolId("GA"): units},
     )
 
 

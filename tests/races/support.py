@@ -22,6 +22,7 @@ from earmark.domain.default_limits_for_all_events import Policy
 from earmark.engine.commands_and_results import (
     Cancel,
     CancelResult,
+    Change,
     ChangeEvent,
     Command,
     Confirm,
@@ -35,6 +36,7 @@ from earmark.engine.group_commit import BatchQueue
 from earmark.engine.limits_and_ids_for_verbs import VerbContext
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.engine.verbs.cancel import cancel
+from earmark.engine.verbs.change import change
 from earmark.engine.verbs.confirm import confirm
 from earmark.engine.verbs.expire import expire
 from earmark.engine.verbs.extend import extend
@@ -86,6 +88,7 @@ RESOLVED_TWICE = "a booking resolves at most once, but for expired bookings that
 
 VERBS: Mapping[type[Command], Any] = {
     Hold: hold,
+    Change: change,
     Extend: extend,
     Confirm: confirm,
     Release: release,
@@ -263,7 +266,7 @@ class Server:
         """Begin one request, as the engine would: decided again if something changed."""
         if isinstance(ask, ChangeEvent):
             return self._begin(self.engine.change_event(ask))
-        run = partial(self.engine.run, VERBS[type(ask)], optimistic=True)
+        run = partial(self.engine.run, VERBS[type(ask)], optimistic=type(ask) is not Change)
         queue: BatchQueue[Command] = BatchQueue(
             run, make_room_in=self.engine.make_room_in, have_due=self.engine.have_due
         )
@@ -271,7 +274,8 @@ class Server:
 
     def submit_batch(self, *batch: Command) -> Server:
         """Begin one batch, one transaction."""
-        return self._begin(self.engine.run(VERBS[type(batch[0])], lambda: batch, optimistic=True))
+        optimistic = type(batch[0]) is not Change
+        return self._begin(self.engine.run(VERBS[type(batch[0])], lambda: batch, optimistic=optimistic))
 
     def sweep(self, sweeper: Any = SWEEPER, **how: int) -> Server:
         """Begin one round of sweeping."""
