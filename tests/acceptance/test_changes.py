@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from .support import Caller, earmark
+from .support import Caller, Json, earmark
 
 if TYPE_CHECKING:
     from .support import Service
@@ -82,7 +82,7 @@ class _Buyer:
                 if paid and paid["state"] == "confirmed":
                     await self._verb(booking_id, "cancel", {"refund": "full"})
 
-    async def _verb(self, booking_id: str, verb: str, body: dict[str, object]) -> dict[str, object] | None:
+    async def _verb(self, booking_id: str, verb: str, body: Json) -> Json | None:
         caller = self._random.choice(self._callers)
         response = await caller.verb(booking_id, verb, body, idempotency_key=f"{verb}-{next(_numbers)}")
         told = response.json()

@@ -153,6 +153,21 @@ class Change(BookingCommand, frozen=True, kw_only=True):
     drop_seats: tuple[SeatId, ...] = ()
     pools: Mapping[PoolId, int] = {}
     """How many units it shall have of each pool that is named; 0 gives them all back."""
+    _event_id: EventId | None = None
+
+    def learn_event(self, event_id: EventId) -> None:
+        """Of which event its booking is, which the request does not say: from then on its rows can be named."""
+        msgspec.structs.force_setattr(self, "_event_id", event_id)
+
+    @property
+    def rows(self) -> Collection[Row]:
+        """The booking's row; once its event is known, also the pools and seats that it names, pools first."""
+        event_id, own = self._event_id, ("bookings", self.booking_id)
+        if event_id is None:
+            return (own,)
+        pools = [("pools", PoolRef(event_id, pool)) for pool in self.pools]
+        seats = [("seats", SeatRef(event_id, seat)) for seat in (*self.add_seats, *self.drop_seats)]
+        return (*pools, *seats, own)
 
     @property
     def claims(self) -> Collection[object]:

@@ -21,7 +21,7 @@ from earmark.domain.booking_state_machine import Verb
 from earmark.domain.id_types import PoolRef, SeatRef
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatAvailability, availability
-from earmark.engine.batch_transaction import find, open_on_bookings
+from earmark.engine.batch_transaction import REPEAT_ROUNDS_MAX, find, open_on_bookings
 from earmark.engine.commands_and_results import TryAgain
 from earmark.engine.verbs.hold import MAKE_ROOM_ROUNDS_MAX, MOVED_ROUNDS_MAX, seat_line, seats_taken
 from earmark.errors import (
@@ -60,6 +60,7 @@ async def change(transaction: Transaction, batch: Sequence[Change], context: Ver
             read.screen(command, now=decisions.now)
         except Refusal as refusal:
             decisions.refuse(command, refusal)
+    read.leave_rivals_to_the_next_batch(decisions)
     if not decisions.waiting:
         return await decisions.close()
     alive, moves = await _lock_bookings(decisions, read)
@@ -87,6 +88,9 @@ class _Read:
     async def rows(cls, decisions: BatchDecisions[Change]) -> _Read:
         transaction, waiting = decisions.transaction, decisions.waiting
         bookings = await transaction.read_bookings({command.booking_id for command in waiting}) if waiting else {}
+        for command in waiting:
+            if booking := bookings.get(command.booking_id):
+                command.learn_event(booking.event_id)
         events = await transaction.read_events({booking.event_id for booking in bookings.values()})
         wanted = {
             SeatRef(booking.event_id, seat)
@@ -109,6 +113,17 @@ class _Read:
             raise SeatsTaken(seats=blocked, why="blocked")
         if taken := [seat for seat in others if availability(seat, now=now) is SeatAvailability.TAKEN]:
             raise seats_taken(booking.buyer, taken, now=now)
+
+    def leave_rivals_to_the_next_batch(self, decisions: BatchDecisions[Change]) -> None:
+        """Of those that name one booking or one seat the first is decided; the others afterwards, on what it leaves."""
+        named: set[object] = set()
+        for command in decisions.waiting:
+            booking = self.bookings[command.booking_id]
+            seats = {SeatRef(booking.event_id, seat) for seat in (*command.add_seats, *command.drop_seats)}
+            if not named.isdisjoint({booking.id, *seats}):
+                busy = SeatsTaken(seats=sorted(ref.seat_id for ref in seats), transient=True)
+                decisions.again(command, TryAgain(refusal=busy, rounds_max=REPEAT_ROUNDS_MAX))
+            named |= {booking.id, *seats}
 
 
 @dataclass(slots=True, frozen=True)
@@ -134,6 +149,7 @@ async def _lock_bookings(decisions: BatchDecisions[Change], read: _Read) -> tupl
         read.seats[SeatRef(read.bookings[command.booking_id].event_id, seat)]
         for command in waiting
         for seat in command.add_seats
+        if read.seats[SeatRef(read.bookings[command.booking_id].event_id, seat)].pointer != command.booking_id
     }
     lapsed = {seat.pointer for seat in add if seat.pointer and availability(seat, now=now) is SeatAvailability.LAPSED}
     locked = await decisions.transaction.lock_bookings(own | lapsed)

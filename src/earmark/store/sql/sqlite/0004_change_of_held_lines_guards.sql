@@ -47,14 +47,15 @@ BEGIN
         OR EXISTS (
             SELECT 1
               FROM (SELECT 'seat' AS kind, json_extract(line.value, '$.id') AS id, json_extract(line.value, '$.price') AS price,
-                           1 AS units, 'integer' AS units_type
+                           json_type(line.value, '$.price') AS price_type, 1 AS units, 'integer' AS units_type
                       FROM json_each(NEW.lines, '$.seats') AS line
                     UNION ALL
                     SELECT 'pool', json_extract(line.value, '$.id'), json_extract(line.value, '$.price'),
-                           json_extract(line.value, '$.units'), json_type(line.value, '$.units')
+                           json_type(line.value, '$.price'), json_extract(line.value, '$.units'), json_type(line.value, '$.units')
                       FROM json_each(NEW.lines, '$.pools') AS line) AS new_line
              GROUP BY kind, id
-            HAVING count(*) > 1 OR min(units) <= 0 OR max(units_type IS NOT 'integer') OR min(price) IS NULL OR min(price) < 0
+            HAVING count(*) > 1 OR min(units) <= 0 OR max(units_type IS NOT 'integer')
+                OR max(price_type IS NOT 'integer') OR min(price) < 0
         )
         OR EXISTS (
             SELECT 1 FROM json_each(OLD.lines, '$.seats') AS had
