@@ -97,7 +97,7 @@ class ManualStore:
         self._arrived.put_nowait(batch)
         return await batch.end()
 
-    async def make_room_in(self, full: object, *, units: int, lock_seconds: float) -> Room:
+    async def make_room_in(self, full: object, *, units: int, lock_seconds: float, **_: Any) -> Room:
         """Make room."""
         assert lock_seconds > 0
         self.times_room_was_made.append((full, units))

@@ -84,7 +84,9 @@ async def test_control_making_room_that_forgets_its_first_step_refuses_all(
 ) -> None:
     """As it was: its error was the answer for all, though fifty units were free."""
 
-    async def make_room_in(engine: Engine, full: PoolRef | TotalRef, *, units: int, lock_seconds: float) -> Room:
+    async def make_room_in(
+        engine: Engine, full: PoolRef | TotalRef, *, units: int, lock_seconds: float, **_: Any
+    ) -> Room:
         ended = freed = 0
         while True:
             work = partial(make_room, limit=MAKE_ROOM_HOLDS_MAX, ids=engine.ids, within=full)

@@ -321,10 +321,18 @@ class Engine:
         queues = self.queues.values()
         await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
 
-    async def make_room_in(self, ref: object, *, units: int, lock_seconds: float | None = None) -> Room:
+    async def make_room_in(
+        self,
+        ref: object,
+        *,
+        units: int,
+        lock_seconds: float | None = None,
+        freed_now: Callable[[int], None] = lambda _: None,
+    ) -> Room:
         """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended.
 
-        Where a row is locked that one of the holds needs, fewer are ended. What was ended counts, whatever fails later.
+        Where a row is locked that one of the holds needs, fewer are ended. What was ended counts, whatever fails later:
+        each step commits, and `freed_now` is told at once how many units that freed.
         """
         assert isinstance(ref, PoolRef | TotalRef)
         lock_seconds = self._lock_seconds if lock_seconds is None else lock_seconds
@@ -341,6 +349,7 @@ class Engine:
                 limit //= 2
                 continue
             ended, freed = ended + room.ended, freed + room.units
+            freed_now(room.units)
             if room.ended < limit or freed >= units:
                 return Room(ended=ended, units=freed, passed_over=room.passed_over)
 

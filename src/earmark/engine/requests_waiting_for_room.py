@@ -4,8 +4,10 @@ Before a pool or a buyer's limit refuses, its lapsed holds are ended. That takes
 so it is done beside the batches, in tasks of its own: a request that needs no room never waits for it. Where several
 pools or buyers are in need, one read finds first which of them have a lapsed hold at all. Most have none.
 
-A pool's units are for the request that comes first, so pools are served before buyers, and queued again at once. The
-requests of several buyers take nothing from each other: they are queued again together, to share a batch.
+A pool's units are for the request that comes first, so pools are served before buyers. Ending many holds takes several
+commits, and each frees units that later requests can see: so after each the first requests are queued again at once, as
+many as that freed units for. The requests of several buyers take nothing from each other: they are queued again
+together, to share a batch.
 """
 
 from __future__ import annotations
@@ -137,30 +139,55 @@ class RequestsWaitingForRoom(Generic[A]):
         """One pool or buyer after the other, until none is left."""
         logs.request_id.set(None)
         while (key := self._next()) is not None:
+            is_pool = self._waiting_for(key) is self._pools
             requests = self._waiting_for(key).pop(key)
             room: Room | None = NOTHING_DUE
             if waiting := [outcome.short for request, outcome in requests if not request.result.done()]:
                 self._making_room_in.add(key)
+                freed_now = self._serve_first(requests) if is_pool else no_step
                 try:
-                    room = await self._make_room(key[1], units=sum(waiting))
+                    room = await self._make_room(key[1], units=sum(waiting), freed_now=freed_now)
                 finally:
                     self._making_room_in.discard(key)
-            if self._waiting_for(key) is self._pools:
+            if is_pool:
                 self._answer(requests, room)
             else:
                 self._freed_at = self._freed_at if self._freed else asyncio.get_running_loop().time()
                 self._freed.append((requests, room))
             self._answer_freed()
 
+    def _serve_first(self, requests: list[RequestWithoutRoom[A]]) -> Callable[[int], None]:
+        """Takes the first requests away, after each step, that the units freed so far are enough for, and queues them.
+
+        At the end of all steps, a later request would have had those units.
+        """
+        unused = 0
+
+        def serve(units: int) -> None:
+            nonlocal unused
+            unused += units
+            served = 0
+            for request, outcome in requests:
+                needed = 0 if request.result.done() else outcome.short
+                if needed > unused:
+                    break
+                unused -= needed
+                served += 1
+            first, requests[:] = requests[:served], requests[served:]
+            if first:
+                self._answer(first, Room(ended=1, units=units, passed_over=False))
+
+        return serve
+
     def _next(self) -> Key | None:
         """A pool before a buyer, and none for which room is being made already."""
         keys = chain(self._pools, self._buyers)
         return next((key for key in keys if key not in self._making_room_in), None)
 
-    async def _make_room(self, ref: object, *, units: int) -> Room | None:
+    async def _make_room(self, ref: object, *, units: int, freed_now: Callable[[int], None]) -> Room | None:
         """None where it failed: then the requests that need room are refused for now, and the queue goes on."""
         try:
-            return await self._make_room_in(ref, units=units, lock_seconds=self._lock_seconds())
+            return await self._make_room_in(ref, units=units, lock_seconds=self._lock_seconds(), freed_now=freed_now)
         except Exception as broken:  # noqa: BLE001 (whatever it is, no request in this queue caused it)
             log.warning("expire", outcome="failed", full=repr(ref), because=repr(broken))
             return None
@@ -186,6 +213,10 @@ class RequestsWaitingForRoom(Generic[A]):
             elif not room.ended:
                 delay = CONTENDED_SECONDS
             self._enter(request, delay)
+
+
+def no_step(_: int) -> None:
+    """What a step freed is of no interest: the requests are queued again after the last."""
 
 
 def key_of(ref: object) -> Key:
