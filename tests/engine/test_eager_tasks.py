@@ -21,6 +21,7 @@ from earmark.engine.engine import Engine
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.hold_best_available import BestSeats
 from earmark.engine.requests_waiting_for_locked_rows import BlockedRows
+from earmark.engine.wait_for_one_locked_row import LockedRowWaits
 from earmark.errors import LimitExceeded, RowBusy
 from earmark.library import Earmark
 from earmark.store.sqlite.memory import MemoryStore
@@ -71,7 +72,7 @@ async def test_control_a_slot_that_is_noted_after_its_end_is_never_free(
 ) -> None:
     """With one slot less for each lone request, the fourth is never begun."""
 
-    def take_slot(queue: BatchQueue[Any]) -> None:
+    def take_slot(queue: BatchQueue[Any], **_: Any) -> None:
         queue._running.add(asyncio.get_running_loop().create_task(queue._run_batches()))
 
     monkeypatch.setattr(BatchQueue, "_take_slot", take_slot)
@@ -135,7 +136,11 @@ def queue_that_meets_a_locked_row() -> tuple[BatchQueue[Command], list[tuple[int
     async def unused(*_: Any, **__: Any) -> Any:
         raise AssertionError("no request needs room")
 
-    return BatchQueue(run, make_room_in=unused, have_due=unused), carried
+    async def have_row(*_: Any, **__: Any) -> None:
+        """At once."""
+
+    row_waits = LockedRowWaits(have_row)
+    return BatchQueue(run, make_room_in=unused, have_due=unused, row_waits=row_waits), carried
 
 
 async def test_a_row_that_was_had_at_once_leaves_no_task() -> None:
@@ -153,19 +158,19 @@ async def test_control_a_row_that_is_waited_for_before_its_request_is_queued_bre
 ) -> None:
     """The task finds no request, and takes the row away while the request is being queued for it."""
 
-    def add(blocked: BlockedRows[Any], row: Row, request: Any, *, first: bool = False) -> None:
+    def keep(blocked: BlockedRows[Any], row: Row, requests: Any, *, first: bool = False) -> None:
         assert not first
         if row not in blocked.rows:
             blocked.rows[row] = deque()
             blocked._wait_for(row)
-        blocked.rows[row].append(request)
+        blocked.rows[row].extend(requests)
 
-    monkeypatch.setattr(BlockedRows, "_add", add)
+    monkeypatch.setattr(BlockedRows, "keep", keep)
     queue, carried = queue_that_meets_a_locked_row()
     slots: list[asyncio.Task[None]] = []
     with eager_tasks():
         run_batches = queue._run_batches
-        monkeypatch.setattr(queue, "_take_slot", lambda: slots.append(asyncio.create_task(run_batches())))
+        monkeypatch.setattr(queue, "_take_slot", lambda **_: slots.append(asyncio.create_task(run_batches())))
         request = asyncio.create_task(queue.submit(ask_number(1, needs="P"), within=60))
     with pytest.raises(KeyError):
         await slots[0]

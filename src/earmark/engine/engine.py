@@ -33,10 +33,11 @@ from earmark.engine.commands_and_results import (
     Outcome,
     Release,
     Result,
+    Row,
     TryAgain,
 )
 from earmark.engine.find_earlier_response_before_refusing import KeyLookup, KnownKeys, look_up_key
-from earmark.engine.group_commit import ROW_WAITS_MAX, BatchQueue
+from earmark.engine.group_commit import BatchQueue
 from earmark.engine.hold_best_available import BestSeats
 from earmark.engine.limits_and_ids_for_verbs import VerbContext
 from earmark.engine.pending_writes import CLOCK
@@ -52,6 +53,7 @@ from earmark.engine.verbs.expire import CONTENDED_SECONDS, Room, expire, have_du
 from earmark.engine.verbs.extend import extend
 from earmark.engine.verbs.hold import hold
 from earmark.engine.verbs.release import release
+from earmark.engine.wait_for_one_locked_row import LockedRowWaits, lock_row
 from earmark.errors import EarmarkError, OutcomeUnknown, Refusal, RowBusy, SeatsTaken
 
 if TYPE_CHECKING:
@@ -134,7 +136,7 @@ class Engine:
             self.listen(lambda changes: admission.drop_hints(changes.freed))
         self._request_seconds_max = request_seconds_max
         self._transaction_seconds_max = transaction_seconds_max
-        self._row_waits = asyncio.Semaphore(ROW_WAITS_MAX)
+        self.row_waits = LockedRowWaits(self._lock_row)
         self._context = VerbContext(policy=self.policy, ids=ids)
         size_max = min(
             batch_size_max, store.requests_at_once_max(batches=connection_slots * VERBS_BATCHED) or batch_size_max
@@ -151,7 +153,7 @@ class Engine:
                 size_max=size_max,
                 waiting_max=waiting_max,
                 waiting_seconds_max=queue_seconds_max,
-                row_waits=self._row_waits,
+                row_waits=self.row_waits,
                 **options,
             )
 
@@ -271,21 +273,14 @@ class Engine:
         return await self._patiently(partial(self._transact, work))
 
     async def _patiently(self, run: Callable[..., Awaitable[T]]) -> T:
-        """With the short wait for locked rows; where that was too short, with the full one, as one of two.
+        """With the short wait for locked rows, and once more when the row that it met was had.
 
-        However many want a row that stays locked, they never have all connections.
+        However many want a row that stays locked, they never have all connections, and keep no other row locked.
         """
-        try:
-            return await run(lock_seconds=self._lock_seconds)
-        except RowBusy as busy:
-            try:
-                await asyncio.wait_for(self._row_waits.acquire(), timeout=self._transaction_seconds_max)
-            except TimeoutError:
-                raise busy from None
-        try:
-            return await run(lock_seconds=LOCK_SECONDS_MAX)
-        finally:
-            self._row_waits.release()
+        return await self.row_waits.run(run, lock_seconds=self._lock_seconds, within=self._transaction_seconds_max)
+
+    async def _lock_row(self, row: Row, *, lock_seconds: float) -> None:
+        await self._transact(partial(lock_row, row=row), lock_seconds=lock_seconds)
 
     @property
     def _lock_seconds(self) -> float:

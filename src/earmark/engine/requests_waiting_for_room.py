@@ -53,14 +53,14 @@ class RequestsWaitingForRoom(Generic[A]):
         make_room_in: Callable[..., Awaitable[Room]],
         have_due: Callable[..., Awaitable[Sequence[bool]]],
         lock_seconds: Callable[[], float],
-        enter: Callable[[QueuedRequest[A], float], None],
+        enter: Callable[[Sequence[tuple[QueuedRequest[A], float]]], None],
         waiting_max: int,
     ) -> None:
         self._make_room_in = make_room_in
         self._have_due = have_due
         self._lock_seconds = lock_seconds
         self._enter = enter
-        """Queues a request again: as the first, or after so many seconds."""
+        """Queues requests again: each as one of the first, or after so many seconds."""
         self._waiting_max = waiting_max
         self._count = 0
         self._unread: list[RequestWithoutRoom[A]] = []
@@ -197,13 +197,18 @@ class RequestsWaitingForRoom(Generic[A]):
         if self._buyers and asyncio.get_running_loop().time() - self._freed_at < TOGETHER_SECONDS:
             return
         freed, self._freed = self._freed, []
-        for requests, room in reversed(freed):
-            self._answer(requests, room)
+        self._enter([pair for requests, room in freed for pair in self._to_enter(requests, room)])
 
     def _answer(self, requests: Sequence[RequestWithoutRoom[A]], room: Room | None) -> None:
         """Queue them again, in their order; refused are only those that no room could be made for at present."""
+        self._enter(self._to_enter(requests, room))
+
+    def _to_enter(
+        self, requests: Sequence[RequestWithoutRoom[A]], room: Room | None
+    ) -> list[tuple[QueuedRequest[A], float]]:
         self._count -= len(requests)
-        for request, outcome in reversed(requests):
+        again = []
+        for request, outcome in requests:
             if room is None:
                 request.fail(for_now(outcome.refusal))
                 continue
@@ -212,7 +217,8 @@ class RequestsWaitingForRoom(Generic[A]):
                 request.nothing_due_in |= {key_of(outcome.full)}
             elif not room.ended:
                 delay = CONTENDED_SECONDS
-            self._enter(request, delay)
+            again.append((request, delay))
+        return again
 
 
 def no_step(_: int) -> None:
