@@ -119,3 +119,37 @@ def test_control_a_row_that_waits_for_a_turn_stays_shut(monkeypatch: pytest.Monk
     monkeypatch.setattr(wait_for_one_locked_row, "TRY_AGAIN_SECONDS", MINUTE)
     clients = run_virtually(many_seats_and_a_pool(10))
     assert max(clients.seconds["pool"]) > LOCK_SECONDS_MAX or clients.told["pool", "Overloaded"] > 0
+
+
+async def a_seat_of_a_locked_booking() -> Clients:
+    """Fifty each second want a seat whose lapsed owner is locked, which they do not name; others want other seats."""
+    clients = Clients()
+    owner: Row = ("bookings", "lapsed")
+    clients.store.behind[SEAT] = owner
+    await clients.store.locks[owner].acquire()
+
+    async def others() -> None:
+        for number in range(1000):
+            clients.ask("other", ("seats", f"A{number}"))
+            await asyncio.sleep(0.01)
+
+    await together(others(), clients.ask_every(0.02, "hot", SEAT, until=10))
+    await clients.all_told()
+    assert set(clients.told) == {("other", "decided"), ("hot", "RowBusy")}
+    assert not clients.queue._blocked._leads, "nothing is remembered of a row for which no request waits"
+    return clients
+
+
+def test_requests_that_lead_to_a_locked_row_are_known_when_they_come() -> None:
+    """Like those that name it: they wait for it at once, and no batch meets it through them."""
+    clients = run_virtually(a_seat_of_a_locked_booking())
+    assert clients.median("other") < AT_ONCE_SECONDS
+    assert len(clients.store.busy) < 20
+
+
+def test_control_where_no_lead_is_remembered_each_batch_meets_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: every batch waited a tenth of a second for it, and all that were in it."""
+    monkeypatch.setattr(requests_waiting_for_locked_rows, "LEADS_MAX", 0)
+    clients = run_virtually(a_seat_of_a_locked_booking())
+    assert clients.median("other") > 0.1
+    assert len(clients.store.busy) > 50

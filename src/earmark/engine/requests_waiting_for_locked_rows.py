@@ -34,6 +34,8 @@ UNKNOWN: Row = ("", None)
 """No row could be named: the lock may have gone, or be on a whole table, or on a row that is being inserted."""
 DECIDED_AT_ONCE_MAX = 2
 """For how many rows that were had requests are decided at once: each takes a connection."""
+LEADS_MAX = 10_000
+"""How many rows are remembered at most that lead to locked ones: a pool may be locked for hours."""
 DECIDING_SECONDS = 0.25
 """What a request keeps of its time for the work after a lock, so that its caller still waits when it is decided."""
 
@@ -47,6 +49,8 @@ class BlockedRows(Generic[A]):
         """Told of each row once, when the first request has to wait for it."""
         self.rows: dict[Row, deque[QueuedRequest[A]]] = {}
         """The locked rows, and the requests that wait for each."""
+        self._leads: dict[Row, Row] = {}
+        """For each row that requests name, the known locked row that they need with it; perhaps the same."""
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -54,7 +58,7 @@ class BlockedRows(Generic[A]):
 
     def take(self, request: QueuedRequest[A]) -> bool:
         """Whether this request needs a row that is known to be locked: it waits for that here."""
-        row = locked_last(row for row in request.command.rows if row in self.rows)
+        row = self._locked_for(request, self._leads)
         if row is not None:
             self.keep(row, [request])
         return row is not None
@@ -69,11 +73,17 @@ class BlockedRows(Generic[A]):
         others: list[QueuedRequest[A]] = []
         kept: dict[Row, list[QueuedRequest[A]]] = {}
         for request in requests:
-            row = locked_last(locked[row] for row in request.command.rows if row in locked)
+            row = self._locked_for(request, locked)
             (others if row is None else kept.setdefault(row, [])).append(request)
         for row, waiting in kept.items():
+            if len(self._leads) < LEADS_MAX:
+                self._leads |= {named: row for named, leads_to in locked.items() if leads_to == row}
             self.keep(row, waiting, first=row == had)
         return others
+
+    @staticmethod
+    def _locked_for(request: QueuedRequest[A], locked: Mapping[Row, Row]) -> Row | None:
+        return locked_last(locked[row] for row in request.command.rows if row in locked)
 
     def keep(self, row: Row, requests: Sequence[QueuedRequest[A]], *, first: bool = False) -> None:
         """Let these wait for the row; first, if they waited before."""
@@ -89,7 +99,10 @@ class BlockedRows(Generic[A]):
             queue = self.rows.setdefault(row, deque())
             (queue.appendleft if first else queue.append)(request)
             self._waiting += 1
-        if is_new and row in self.rows:
+        if row not in self.rows:
+            self._forget_leads(row)
+        elif is_new:
+            self._leads[row] = row
             # The last step: where the event loop begins tasks at once, the row may have been had before this returns.
             self._wait_for(row)
 
@@ -108,7 +121,11 @@ class BlockedRows(Generic[A]):
         """Forget this row; returns the requests that still waited for it."""
         left = self.rows.pop(row)
         self._waiting -= len(left)
+        self._forget_leads(row)
         return list(left)
+
+    def _forget_leads(self, row: Row) -> None:
+        self._leads = {named: locked for named, locked in self._leads.items() if locked != row}
 
     def _drop_answered(self) -> None:
         for row, queue in self.rows.items():
