@@ -336,6 +336,7 @@ class BatchQueue(Generic[A]):
         loop = asyncio.get_running_loop()
         for request, delay_seconds in requests:
             if delay_seconds and not self._closing:
+                request.nothing_due_in = frozenset()
                 self._later[request] = loop.call_later(delay_seconds, self._enter_late, request)
         self._enter_first([request for request, _ in requests if request not in self._later])
 

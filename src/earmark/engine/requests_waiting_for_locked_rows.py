@@ -96,6 +96,7 @@ class BlockedRows(Generic[A]):
                 request.fail(Overloaded())
                 continue
             request.since = now
+            request.nothing_due_in = frozenset()
             queue = self.rows.setdefault(row, deque())
             (queue.appendleft if first else queue.append)(request)
             self._waiting += 1
