@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.engine import engine as module
+from earmark.engine import make_room_in_steps as module
 from earmark.engine.engine import Engine
 from earmark.errors import LimitExceeded, PoolExhausted
 from earmark.library import Earmark

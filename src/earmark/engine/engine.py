@@ -40,6 +40,7 @@ from earmark.engine.find_earlier_response_before_refusing import KeyLookup, Know
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.hold_best_available import BestSeats
 from earmark.engine.limits_and_ids_for_verbs import VerbContext
+from earmark.engine.make_room_in_steps import make_room_in_steps
 from earmark.engine.pending_writes import CLOCK
 from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.seat_admission import Busy
@@ -54,7 +55,7 @@ from earmark.engine.verbs.extend import extend
 from earmark.engine.verbs.hold import hold
 from earmark.engine.verbs.release import release
 from earmark.engine.wait_for_one_locked_row import LockedRowWaits, lock_row
-from earmark.errors import EarmarkError, OutcomeUnknown, Refusal, RowBusy, SeatsTaken
+from earmark.errors import EarmarkError, OutcomeUnknown, Refusal, SeatsTaken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Mapping
@@ -70,7 +71,6 @@ A = TypeVar("A", bound=Command)
 A_contra = TypeVar("A_contra", bound=Command, contravariant=True)
 T = TypeVar("T")
 
-MAKE_ROOM_HOLDS_MAX = 50
 VERBS_BATCHED = 5
 REPLAY_SECONDS_MAX = 5.0
 """For a repeat whose key was looked up before: that may have taken the rest of a request's time."""
@@ -326,27 +326,16 @@ class Engine:
     ) -> Room:
         """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended.
 
-        Where a row is locked that one of the holds needs, fewer are ended. What was ended counts, whatever fails later:
-        each step commits, and `freed_now` is told at once how many units that freed.
+        Each step commits, and `freed_now` is told at once how many units that freed.
         """
         assert isinstance(ref, PoolRef | TotalRef)
         lock_seconds = self._lock_seconds if lock_seconds is None else lock_seconds
-        ended, freed, limit = 0, 0, MAKE_ROOM_HOLDS_MAX
-        while True:
+
+        async def end_holds(*, limit: int) -> Room:
             work = partial(make_room, limit=limit, ids=self.ids, within=ref)
-            try:
-                room = await self._transact(work, lock_seconds=lock_seconds)
-            except Exception as broken:
-                if ended:
-                    return Room(ended=ended, units=freed, passed_over=True)
-                if not isinstance(broken, RowBusy) or limit == 1:
-                    raise
-                limit //= 2
-                continue
-            ended, freed = ended + room.ended, freed + room.units
-            freed_now(room.units)
-            if room.ended < limit or freed >= units:
-                return Room(ended=ended, units=freed, passed_over=room.passed_over)
+            return await self._transact(work, lock_seconds=lock_seconds)
+
+        return await make_room_in_steps(end_holds, ref, units=units, freed_now=freed_now)
 
     async def have_due(self, refs: Sequence[PoolRef | TotalRef], *, lock_seconds: float) -> list[bool]:
         """For each of these pools and buyers whether a lapsed hold is left that could be ended, by one read."""

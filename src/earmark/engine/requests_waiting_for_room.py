@@ -8,6 +8,9 @@ A pool's units are for the request that comes first, so pools are served before 
 commits, and each frees units that later requests can see: so after each the first requests are queued again at once, as
 many as that freed units for. The requests of several buyers take nothing from each other: they are queued again
 together, to share a batch.
+
+Where holds of one event cannot be ended, for a row that they need stays locked, each try takes long and brings nothing.
+So one task at most tries those events, and the others serve the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import dataclasses
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from earmark.domain.id_types import TotalRef
+from earmark.domain.id_types import PoolRef, TotalRef
 from earmark.engine.commands_and_results import Command, TryAgain
 from earmark.engine.queued_request import QueuedRequest
 from earmark.engine.start_and_track_task import start_task
@@ -25,7 +28,7 @@ from earmark.engine.verbs.expire import CONTENDED_SECONDS, Room
 from earmark.observability import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from earmark.errors import Refusal
 
@@ -41,6 +44,8 @@ MAKE_ROOM_AT_ONCE_MAX = 3
 """For how many pools and buyers room is made at once: each takes a connection."""
 TOGETHER_SECONDS = 0.05
 """How long the requests of buyers with room wait for those of others, to share a batch with them."""
+LOCKED_SECONDS = 5.0
+"""For how long an event counts as one whose holds cannot be ended, once that failed."""
 NOTHING_DUE = Room(ended=0, units=0, passed_over=False)
 
 
@@ -71,7 +76,9 @@ class RequestsWaitingForRoom(Generic[A]):
         self._making_room_in: set[Key] = set()
         self._freed: list[tuple[list[RequestWithoutRoom[A]], Room | None]] = []
         """The requests of buyers for whom room was made, until they are queued again together."""
-        self._freed_at = 0.0
+        self._freed_timer: asyncio.TimerHandle | None = None
+        self._locked_until: dict[object, float] = {}
+        """The events in which lapsed holds could not be ended just now."""
         self._readers: set[asyncio.Task[None]] = set()
         self._room_makers: set[asyncio.Task[None]] = set()
 
@@ -149,12 +156,16 @@ class RequestsWaitingForRoom(Generic[A]):
                     room = await self._make_room(key[1], units=sum(waiting), freed_now=freed_now)
                 finally:
                     self._making_room_in.discard(key)
+                self._note_if_locked(key, failed=room is None)
             if is_pool:
                 self._answer(requests, room)
             else:
-                self._freed_at = self._freed_at if self._freed else asyncio.get_running_loop().time()
                 self._freed.append((requests, room))
-            self._answer_freed()
+                if self._freed_timer is None:
+                    loop = asyncio.get_running_loop()
+                    self._freed_timer = loop.call_later(TOGETHER_SECONDS, self._answer_freed)
+            if not self._buyers:
+                self._answer_freed()
 
     def _serve_first(self, requests: list[RequestWithoutRoom[A]]) -> Callable[[int], None]:
         """Takes the first requests away, after each step, that the units freed so far are enough for, and queues them.
@@ -180,9 +191,24 @@ class RequestsWaitingForRoom(Generic[A]):
         return serve
 
     def _next(self) -> Key | None:
-        """A pool before a buyer, and none for which room is being made already."""
+        """A pool before a buyer, and none for which room is being made already, or that waits for such an event."""
+        shut = self._events_shut()
         keys = chain(self._pools, self._buyers)
-        return next((key for key in keys if key not in self._making_room_in), None)
+        return next((key for key in keys if key not in self._making_room_in and event_of(key) not in shut), None)
+
+    def _events_shut(self) -> Collection[object]:
+        """All events whose holds cannot be ended, while one of them is tried."""
+        if self._locked_until:
+            now = asyncio.get_running_loop().time()
+            self._locked_until = {event: until for event, until in self._locked_until.items() if until > now}
+        one_is_tried = any(event_of(key) in self._locked_until for key in self._making_room_in)
+        return self._locked_until if one_is_tried else ()
+
+    def _note_if_locked(self, key: Key, *, failed: bool) -> None:
+        if failed:
+            self._locked_until[event_of(key)] = asyncio.get_running_loop().time() + LOCKED_SECONDS
+        else:
+            self._locked_until.pop(event_of(key), None)
 
     async def _make_room(self, ref: object, *, units: int, freed_now: Callable[[int], None]) -> Room | None:
         """None where it failed: then the requests that need room are refused for now, and the queue goes on."""
@@ -194,8 +220,9 @@ class RequestsWaitingForRoom(Generic[A]):
 
     def _answer_freed(self) -> None:
         """Queue the requests of buyers again together: no other buyer is left to wait for, or they waited enough."""
-        if self._buyers and asyncio.get_running_loop().time() - self._freed_at < TOGETHER_SECONDS:
-            return
+        if self._freed_timer is not None:
+            self._freed_timer.cancel()
+            self._freed_timer = None
         freed, self._freed = self._freed, []
         self._enter([pair for requests, room in freed for pair in self._to_enter(requests, room)])
 
@@ -223,6 +250,12 @@ class RequestsWaitingForRoom(Generic[A]):
 
 def no_step(_: int) -> None:
     """What a step freed is of no interest: the requests are queued again after the last."""
+
+
+def event_of(key: Key) -> object:
+    """The event of this pool or this buyer."""
+    ref = key[1]
+    return ref.event_id if isinstance(ref, PoolRef | TotalRef) else ref
 
 
 def key_of(ref: object) -> Key:
