@@ -210,6 +210,7 @@ async def queue_of() -> AsyncIterator[Callable[..., QueueUnderTest]]:
             *queue.requests,
             *queue.batcher._running,
             *queue.batcher._without_row.tasks,
+            *queue.batcher._repeats.tasks,
             *queue.batcher._without_room.tasks,
             *queue.store.transactions,
         )

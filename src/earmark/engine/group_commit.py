@@ -24,12 +24,14 @@ from earmark.engine.ports.observer import NullObserver
 from earmark.engine.queued_request import RESOLVED, QueuedRequest, unresolved
 from earmark.engine.requests_waiting_for_locked_rows import UNKNOWN, RequestsWaitingForLockedRows
 from earmark.engine.requests_waiting_for_room import RequestsWaitingForRoom, for_now, key_of
+from earmark.engine.requests_waiting_for_twins import RequestsWaitingForTwins
 from earmark.errors import EarmarkError, Outage, Overloaded, RowBusy
 from earmark.observability import logs
 from earmark.shared_deadline_timer import DeadlineTimer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from earmark.engine.ports.observer import Observer
     from earmark.engine.verbs.expire import Room
@@ -87,7 +89,7 @@ class BatchQueue(Generic[A]):
             decide=self._decide,
             run_batch=self._run_batch,
             enter_first=self._enter_first,
-            observe=lambda requests: self._observer.batch(self._verb, [request.mark for request in requests]),
+            observe=self._observe,
             lock_seconds=lambda: self.lock_seconds,
             size_max=size_max,
             waiting_max=waiting_max // 2,
@@ -100,17 +102,21 @@ class BatchQueue(Generic[A]):
             enter=self._enter_again,
             waiting_max=waiting_max // 2,
         )
+        self._repeats: RequestsWaitingForTwins[A] = RequestsWaitingForTwins(
+            run_batch=self._run_batch, observe=self._observe, size_max=size_max, waiting_max=waiting_max // 2
+        )
         self._closing = False
 
     @property
     def waiting(self) -> int:
-        """How many requests are queued, wait to be queued again, or wait for a locked row or for room."""
-        return len(self._queue) + len(self._later) + len(self._blocked) + len(self._without_room)
+        """How many requests are queued or will be again, or wait for a locked row, for room or for their twin."""
+        elsewhere = len(self._blocked) + len(self._without_room) + len(self._repeats)
+        return len(self._queue) + len(self._later) + elsewhere
 
     @property
     def in_flight(self) -> int:
         """How many batches are under way."""
-        return len(self._running) + len(self._without_row.tasks)
+        return len(self._running) + len(self._without_row.tasks) + len(self._repeats.tasks)
 
     @property
     def lock_seconds(self) -> float:
@@ -156,11 +162,12 @@ class BatchQueue(Generic[A]):
     async def close(self) -> None:
         """Finish what was accepted; refuse requests that wait for a twin in another process."""
         self._closing = True
+        self._repeats.close()
         for request, handle in self._later.items():
             handle.cancel()
             request.fail(request.refusal or Overloaded())
         self._later.clear()
-        while tasks := self._running | self._without_row.tasks | self._without_room.tasks:
+        while tasks := self._running | self._without_row.tasks | self._without_room.tasks | self._repeats.tasks:
             await asyncio.wait(tasks)
 
     def _enter(self, request: QueuedRequest[A]) -> None:
@@ -223,6 +230,9 @@ class BatchQueue(Generic[A]):
         finally:
             # At once, and not by a callback: a request that came in between would wait for a slot that has ended.
             self._running.discard(slot)
+
+    def _observe(self, requests: Iterable[QueuedRequest[A]]) -> AbstractContextManager[object]:
+        return self._observer.batch(self._verb, [request.mark for request in requests])
 
     def _gather(self) -> list[QueuedRequest[A]]:
         """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
@@ -327,15 +337,24 @@ class BatchQueue(Generic[A]):
         return None
 
     def _retry(self, again: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:
-        """Those that moved go first in the next batch; those without room go there once room was made."""
-        self._enter_again([(request, outcome.delay_seconds) for request, outcome in again if outcome.full is None])
+        """Those that moved go first in the next batch, those without room once it was made; repeats have their own."""
+        for request, outcome in again:
+            if outcome.full is None and outcome.delay_seconds:
+                request.nothing_due_in = frozenset()
+                times = request.rounds[outcome.refusal.code] if request.rounds else 1
+                self._repeats.add(request, seconds=outcome.delay_seconds, times=times)
+        moved = [request for request, outcome in again if outcome.full is None and not outcome.delay_seconds]
+        if moved:
+            self._enter_first(moved)
         self._without_room.add([(request, outcome) for request, outcome in again if outcome.full is not None])
 
     def _enter_again(self, requests: Sequence[tuple[QueuedRequest[A], float]]) -> None:
-        """Each as one of the first, or after so many seconds."""
+        """Each as one of the first, or after so many seconds; if the queue closes it is refused instead of waiting."""
         loop = asyncio.get_running_loop()
         for request, delay_seconds in requests:
-            if delay_seconds and not self._closing:
+            if delay_seconds and self._closing:
+                request.fail(request.refusal or Overloaded())
+            elif delay_seconds:
                 request.nothing_due_in = frozenset()
                 self._later[request] = loop.call_later(delay_seconds, self._enter_late, request)
         self._enter_first([request for request, _ in requests if request not in self._later])
