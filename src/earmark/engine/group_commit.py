@@ -24,7 +24,7 @@ from earmark.engine.ports.observer import NullObserver
 from earmark.engine.queued_request import RESOLVED, QueuedRequest, unresolved
 from earmark.engine.requests_waiting_for_locked_rows import UNKNOWN, RequestsWaitingForLockedRows
 from earmark.engine.requests_waiting_for_room import RequestsWaitingForRoom, for_now, key_of
-from earmark.engine.requests_waiting_for_twins import RequestsWaitingForTwins
+from earmark.engine.requests_waiting_for_same_key import RequestsWaitingForSameKey
 from earmark.errors import EarmarkError, Outage, Overloaded, RowBusy
 from earmark.observability import logs
 from earmark.shared_deadline_timer import DeadlineTimer
@@ -102,7 +102,7 @@ class BatchQueue(Generic[A]):
             enter=self._enter_again,
             waiting_max=waiting_max // 2,
         )
-        self._repeats: RequestsWaitingForTwins[A] = RequestsWaitingForTwins(
+        self._repeats: RequestsWaitingForSameKey[A] = RequestsWaitingForSameKey(
             run_batch=self._run_batch, observe=self._observe, size_max=size_max, waiting_max=waiting_max // 2
         )
         self._closing = False

@@ -12,10 +12,10 @@ from tests.engine.virtual_clock import run_virtually
 
 from earmark.domain.id_types import EntryId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine import requests_waiting_for_twins
+from earmark.engine import requests_waiting_for_same_key
 from earmark.engine.commands_and_results import Actor, Command, Decided, TryAgain
 from earmark.engine.group_commit import BatchQueue
-from earmark.engine.requests_waiting_for_twins import RequestsWaitingForTwins
+from earmark.engine.requests_waiting_for_same_key import RequestsWaitingForSameKey
 from earmark.engine.wait_for_one_locked_row import LockedRowWaits
 from earmark.errors import IdempotencyInProgress
 
@@ -115,7 +115,7 @@ def test_the_pauses_of_a_repeat_grow() -> None:
 
 def test_control_a_repeat_whose_pauses_do_not_grow_asks_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: one transaction every fourteen milliseconds."""
-    monkeypatch.setattr(requests_waiting_for_twins, "PAUSE_SECONDS_MAX", TWIN.delay_seconds)
+    monkeypatch.setattr(requests_waiting_for_same_key, "PAUSE_SECONDS_MAX", TWIN.delay_seconds)
     assert run_virtually(batches_of_one_repeat()) > 250
 
 
@@ -159,6 +159,6 @@ def test_control_a_queue_that_only_refuses_those_that_pause_leaves_others_waitin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The repeat that was under way then waits for its twin in a queue that is closed."""
-    monkeypatch.setattr(RequestsWaitingForTwins, "close", lambda _: None)
+    monkeypatch.setattr(RequestsWaitingForSameKey, "close", lambda _: None)
     told, _ = run_virtually(close_while_a_repeat_is_under_way())
     assert told == "it still waits"

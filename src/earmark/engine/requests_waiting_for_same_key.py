@@ -1,6 +1,6 @@
-"""The repeats: requests with the idempotency key of one that is being decided elsewhere, their twin.
+"""Repeats: requests with the idempotency key of one that is being decided elsewhere.
 
-A batch with such a request writes nothing while the twin is under way: the database refuses it as a whole, and it is
+A batch with such a request writes nothing while the other is under way: the database refuses it as a whole, and it is
 run again. So repeats are decided in batches of their own, after pauses that grow.
 """
 
@@ -27,7 +27,7 @@ PAUSE_SECONDS_MAX = 0.16
 """Each pause is twice as long as the last one, up to this."""
 
 
-class RequestsWaitingForTwins(Generic[A]):
+class RequestsWaitingForSameKey(Generic[A]):
     """Decides the repeats of one queue, after a pause each time that the twin turned out to be under way still."""
 
     def __init__(
