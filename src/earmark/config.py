@@ -273,7 +273,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         About(
             "how many requests of one verb (or for best-available seats) may be queued before the next is refused; "
-            "half as many may wait for locked rows",
+            "half as many may wait for each of these: locked rows, lapsed holds to end, a request with the same key",
             least=1,
             most=1_000_000,
         ),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from earmark.engine import engine as module
+from earmark.engine import make_room_in_steps as module
 from earmark.engine.engine import Engine
 from earmark.errors import LimitExceeded, PoolExhausted
 from earmark.library import Earmark
@@ -88,7 +88,7 @@ async def test_room_is_made_once_per_transaction_without_the_loop(
     """The control: where one transaction is all there is, a buyer is refused with fewer free units than have lapsed."""
     make_room_in = Engine.make_room_in
 
-    async def once(self: Engine, ref: object, *, units: int, lock_seconds: float = 5) -> object:
+    async def once(self: Engine, ref: object, *, units: int, lock_seconds: float = 5, **_: Any) -> object:
         assert units == LAPSED
         room = await make_room_in(self, ref, units=1, lock_seconds=lock_seconds)
         return type(room)(ended=0, units=0, passed_over=False)

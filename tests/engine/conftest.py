@@ -15,6 +15,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands_and_results import Actor, Command, Decided, Row
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.verbs.expire import Room
+from earmark.engine.wait_for_one_locked_row import LockedRowWaits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -68,12 +69,31 @@ class Batch:
         return await self._end
 
 
+class RowWait:
+    """One transaction that wants nothing but this row, and waits for what the test decides."""
+
+    def __init__(self, row: Row, *, lock_seconds: float) -> None:
+        self.row = row
+        self.lock_seconds = lock_seconds
+        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def have(self) -> None:
+        """The row is free."""
+        self.end.set_result(None)
+
+    def break_(self, error: Exception) -> None:
+        """The transaction fails."""
+        self.end.set_exception(error)
+
+
 class ManualStore:
     """A `run` whose batches arrive one by one and end when the test says so."""
 
     def __init__(self) -> None:
         self._arrived: asyncio.Queue[Batch] = asyncio.Queue()
         self.batches: list[Batch] = []
+        self._row_waits: asyncio.Queue[RowWait] = asyncio.Queue()
+        self.row_waits: list[RowWait] = []
         self.transactions: set[asyncio.Task[object]] = set()
         self.times_room_was_made: list[object] = []
         self.reads: list[tuple[object, ...]] = []
@@ -97,7 +117,18 @@ class ManualStore:
         self._arrived.put_nowait(batch)
         return await batch.end()
 
-    async def make_room_in(self, full: object, *, units: int, lock_seconds: float) -> Room:
+    async def lock_row(self, row: Row, *, lock_seconds: float) -> None:
+        """One row alone."""
+        wait = RowWait(row, lock_seconds=lock_seconds)
+        self.row_waits.append(wait)
+        self._row_waits.put_nowait(wait)
+        await wait.end
+
+    async def next_row_wait(self) -> RowWait:
+        """The next transaction for one row alone."""
+        return await asyncio.wait_for(self._row_waits.get(), timeout=5)
+
+    async def make_room_in(self, full: object, *, units: int, lock_seconds: float, **_: Any) -> Room:
         """Make room."""
         assert lock_seconds > 0
         self.times_room_was_made.append((full, units))
@@ -139,6 +170,7 @@ class QueueUnderTest:
             self.store.run,
             make_room_in=self.store.make_room_in,
             have_due=self.store.have_due,
+            row_waits=LockedRowWaits(self.store.lock_row),
             claims=lambda command: tuple(wants.get(number_of(command), "")),
             connection_slots=connection_slots,
             next_slot_min=next_slot_min,
@@ -177,7 +209,8 @@ async def queue_of() -> AsyncIterator[Callable[..., QueueUnderTest]]:
         for task in (
             *queue.requests,
             *queue.batcher._running,
-            *queue.batcher._row_tasks,
+            *queue.batcher._without_row.tasks,
+            *queue.batcher._repeats.tasks,
             *queue.batcher._without_room.tasks,
             *queue.store.transactions,
         )

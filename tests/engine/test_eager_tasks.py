@@ -16,12 +16,14 @@ from tests.engine.conftest import NOW, ask_number, number_of
 from earmark.domain.choose_best_seats import Wish
 from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.engine.commands_and_results import Actor, Command, Decided, Hold
+from earmark.engine.commands_and_results import Actor, Command, Decided, Hold, TryAgain
 from earmark.engine.engine import Engine
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.hold_best_available import BestSeats
 from earmark.engine.requests_waiting_for_locked_rows import BlockedRows
-from earmark.errors import LimitExceeded, RowBusy
+from earmark.engine.verbs.expire import Room
+from earmark.engine.wait_for_one_locked_row import LockedRowWaits
+from earmark.errors import LimitExceeded, PoolExhausted, RowBusy, SeatsTaken
 from earmark.library import Earmark
 from earmark.store.sqlite.memory import MemoryStore
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from earmark.clock import MovableClock
     from earmark.engine.commands_and_results import Outcome, Row
+    from earmark.engine.queued_request import QueuedRequest
     from earmark.uuids import Uuid7Ids
 
 PLAY = EventId("play")
@@ -71,7 +74,7 @@ async def test_control_a_slot_that_is_noted_after_its_end_is_never_free(
 ) -> None:
     """With one slot less for each lone request, the fourth is never begun."""
 
-    def take_slot(queue: BatchQueue[Any]) -> None:
+    def take_slot(queue: BatchQueue[Any], **_: Any) -> None:
         queue._running.add(asyncio.get_running_loop().create_task(queue._run_batches()))
 
     monkeypatch.setattr(BatchQueue, "_take_slot", take_slot)
@@ -135,7 +138,11 @@ def queue_that_meets_a_locked_row() -> tuple[BatchQueue[Command], list[tuple[int
     async def unused(*_: Any, **__: Any) -> Any:
         raise AssertionError("no request needs room")
 
-    return BatchQueue(run, make_room_in=unused, have_due=unused), carried
+    async def have_row(*_: Any, **__: Any) -> None:
+        """At once."""
+
+    row_waits = LockedRowWaits(have_row)
+    return BatchQueue(run, make_room_in=unused, have_due=unused, row_waits=row_waits), carried
 
 
 async def test_a_row_that_was_had_at_once_leaves_no_task() -> None:
@@ -153,21 +160,82 @@ async def test_control_a_row_that_is_waited_for_before_its_request_is_queued_bre
 ) -> None:
     """The task finds no request, and takes the row away while the request is being queued for it."""
 
-    def add(blocked: BlockedRows[Any], row: Row, request: Any, *, first: bool = False) -> None:
+    def keep(blocked: BlockedRows[Any], row: Row, requests: Any, *, first: bool = False) -> None:
         assert not first
         if row not in blocked.rows:
             blocked.rows[row] = deque()
             blocked._wait_for(row)
-        blocked.rows[row].append(request)
+        blocked.rows[row].extend(requests)
 
-    monkeypatch.setattr(BlockedRows, "_add", add)
+    monkeypatch.setattr(BlockedRows, "keep", keep)
     queue, carried = queue_that_meets_a_locked_row()
     slots: list[asyncio.Task[None]] = []
     with eager_tasks():
         run_batches = queue._run_batches
-        monkeypatch.setattr(queue, "_take_slot", lambda: slots.append(asyncio.create_task(run_batches())))
+        monkeypatch.setattr(queue, "_take_slot", lambda **_: slots.append(asyncio.create_task(run_batches())))
         request = asyncio.create_task(queue.submit(ask_number(1, needs="P"), within=60))
     with pytest.raises(KeyError):
         await slots[0]
     assert (request.done(), carried) == (False, [(1,)])
     request.cancel()
+
+
+MOVED = TryAgain(refusal=SeatsTaken(seats=("A1",), transient=True), rounds_max=3)
+
+
+def queue_that_decides_twice(first_outcome: Outcome) -> tuple[BatchQueue[Command], list[tuple[int, ...]]]:
+    """Of the first batch every request gets this outcome. All that follow are decided without a wait."""
+    carried: list[tuple[int, ...]] = []
+    together = asyncio.Event()
+
+    async def run(begin: Callable[[], Sequence[Command]], *, lock_seconds: float) -> list[Outcome]:
+        assert lock_seconds > 0
+        if not carried:
+            await together.wait()
+        numbers = tuple(map(number_of, begin()))
+        carried.append(numbers)
+        if len(carried) == 2:
+            return [first_outcome for _ in numbers]
+        return [Decided(value=number, now=NOW) for number in numbers]
+
+    async def room(*_: Any, **__: Any) -> Room:
+        """At once."""
+        return Room(ended=3, units=3, passed_over=False)
+
+    async def unused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("one pool is in need, and no row is locked")
+
+    queue: BatchQueue[Command] = BatchQueue(run, make_room_in=room, have_due=unused, row_waits=LockedRowWaits(unused))
+    asyncio.get_running_loop().call_soon(together.set)
+    return queue, carried
+
+
+async def order_when_queued_again(outcome: Outcome) -> list[tuple[int, ...]]:
+    """The batches of three requests that are queued again together."""
+    queue, carried = queue_that_decides_twice(outcome)
+    with eager_tasks():
+        requests = [queue.submit(ask_number(number), within=60) for number in range(4)]
+        await within_seconds(asyncio.gather(*requests))
+    await queue.close()
+    return carried
+
+
+FULL = TryAgain(refusal=PoolExhausted(pool="GA", asked=1, available=0), rounds_max=3, full="GA", short=1)
+
+
+@pytest.mark.parametrize("outcome", [MOVED, FULL], ids=["moved", "without room"])
+async def test_requests_that_are_queued_again_keep_their_order(outcome: Outcome) -> None:
+    """All are in the queue before a slot takes the first of them."""
+    assert await order_when_queued_again(outcome) == [(0,), (1, 2, 3), (1, 2, 3)]
+
+
+async def test_control_queued_again_one_by_one_the_last_is_decided_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: each was put before the others, and the slot began at once with the one that was put there first."""
+
+    def enter_first(queue: BatchQueue[Any], requests: Sequence[QueuedRequest[Any]]) -> None:
+        for request in reversed(requests):
+            queue._queue.appendleft(request)
+            queue._take_slot(queued_min=1)
+
+    monkeypatch.setattr(BatchQueue, "_enter_first", enter_first)
+    assert await order_when_queued_again(FULL) == [(0,), (1, 2, 3), (3,), (2,), (1,)]

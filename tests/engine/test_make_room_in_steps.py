@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from earmark.clock import MovableClock
-from earmark.domain.id_types import EventId, PoolId, PoolRef
-from earmark.engine.engine import MAKE_ROOM_HOLDS_MAX, Engine
+from earmark.domain.id_types import Buyer, EventId, PoolId, PoolRef, TotalRef
+from earmark.engine.engine import Engine
+from earmark.engine.make_room_in_steps import FEWER_HOLDS, MAKE_ROOM_HOLDS_MAX
 from earmark.engine.verbs.expire import Room, make_room
 from earmark.errors import PoolExhausted, RowBusy
 from earmark.library import Earmark
@@ -20,9 +21,10 @@ from earmark.uuids import Uuid7Ids
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from earmark.domain.id_types import TotalRef
+    from earmark.engine.commands_and_results import Row
 
 GA = PoolRef(EventId("play"), PoolId("GA"))
+BUYER = TotalRef(EventId("play"), Buyer("b1"))
 HELD, ASKED = 120, 80
 TTL_SECONDS = 60
 
@@ -35,13 +37,15 @@ class LockedRows(MemoryStore):
         self.times_room_was_made = 0
         self.is_busy: Callable[[int], bool] = lambda _: False
         """Gets how often room was made, this time included."""
+        self.locked: dict[Row, Row] = {}
+        """What the error names."""
 
     async def transact(self, work: Any, **options: Any) -> Any:
         """Batches are optimistic, making room is not."""
         if not options.get("optimistic"):
             self.times_room_was_made += 1
             if self.is_busy(self.times_room_was_made):
-                raise RowBusy(because="canceling statement due to lock timeout")
+                raise RowBusy(because="canceling statement due to lock timeout", rows=self.locked)
         return await super().transact(work, **options)
 
 
@@ -84,7 +88,9 @@ async def test_control_making_room_that_forgets_its_first_step_refuses_all(
 ) -> None:
     """As it was: its error was the answer for all, though fifty units were free."""
 
-    async def make_room_in(engine: Engine, full: PoolRef | TotalRef, *, units: int, lock_seconds: float) -> Room:
+    async def make_room_in(
+        engine: Engine, full: PoolRef | TotalRef, *, units: int, lock_seconds: float, **_: Any
+    ) -> Room:
         ended = freed = 0
         while True:
             work = partial(make_room, limit=MAKE_ROOM_HOLDS_MAX, ids=engine.ids, within=full)
@@ -99,19 +105,29 @@ async def test_control_making_room_that_forgets_its_first_step_refuses_all(
 
 
 async def test_a_locked_row_lets_fewer_holds_be_ended(store: LockedRows) -> None:
-    """Among fifty holds one may need a row that stays locked: half as many are tried, down to one."""
-    store.is_busy = lambda times: times <= 2
+    """Among fifty holds one may need a row that stays locked: a seventh of them is tried, and at last a single one."""
+    store.is_busy = lambda times: times <= 1
     room = await Engine(store, ids=Uuid7Ids()).make_room_in(GA, units=1)
-    assert (room.ended, room.units, store.times_room_was_made) == (
-        MAKE_ROOM_HOLDS_MAX // 4,
-        MAKE_ROOM_HOLDS_MAX // 4,
-        3,
-    )
+    few = MAKE_ROOM_HOLDS_MAX // FEWER_HOLDS
+    assert (room.ended, room.units, store.times_room_was_made) == (few, few, 2)
 
 
 async def test_a_row_that_one_hold_needs_is_raised(store: LockedRows) -> None:
-    """Nothing was ended, and nothing smaller can be tried."""
+    """Nothing was ended, and nothing smaller can be tried. A buyer has few holds: those are tried one by one."""
     store.is_busy = lambda _: True
     with pytest.raises(RowBusy):
         await Engine(store, ids=Uuid7Ids()).make_room_in(GA, units=1)
-    assert store.times_room_was_made == MAKE_ROOM_HOLDS_MAX.bit_length()
+    assert store.times_room_was_made == 3
+    with pytest.raises(RowBusy):
+        await Engine(store, ids=Uuid7Ids()).make_room_in(BUYER, units=1)
+    assert store.times_room_was_made == 3 + 2
+
+
+@pytest.mark.parametrize("ref, table", [(GA, "pools"), (BUYER, "totals")])
+async def test_a_row_that_all_holds_need_is_waited_for_once(store: LockedRows, ref: Any, table: str) -> None:
+    """With fewer holds, it would only be waited for again."""
+    store.is_busy = lambda _: True
+    store.locked = {(table, ref): (table, ref)}
+    with pytest.raises(RowBusy):
+        await Engine(store, ids=Uuid7Ids()).make_room_in(ref, units=1)
+    assert store.times_room_was_made == 1

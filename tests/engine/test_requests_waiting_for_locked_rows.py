@@ -1,4 +1,4 @@
-"""One locked row: the requests that need it wait for it apart, and all others go on."""
+"""One locked row: the requests that need it wait for it elsewhere, and all others go on."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from earmark.engine.group_commit import DECIDING_SECONDS, ROW_WAITS_MAX
+from earmark.engine import wait_for_one_locked_row
 from earmark.engine.measure_recent_commit_speed import LOCK_SECONDS_MIN
 from earmark.engine.ports.store import LOCK_SECONDS_MAX
+from earmark.engine.requests_waiting_for_locked_rows import DECIDING_SECONDS
+from earmark.engine.wait_for_one_locked_row import LONG_WAITS_MAX
 from earmark.errors import OutcomeUnknown, Overloaded, RowBusy, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.engine.conftest import Batch, QueueUnderTest
+    from tests.engine.conftest import QueueUnderTest, RowWait
 
     from earmark.engine.commands_and_results import Row
 
@@ -27,12 +29,14 @@ def busy(*rows: str) -> RowBusy:
     return RowBusy(because="lock timeout", rows={("rows", row): ("rows", row) for row in rows})
 
 
-async def blocked_for_good(queue: QueueUnderTest, *rows: str) -> Batch:
-    """The batch that waits for the row with the full wait, after the brief first try."""
-    first = await queue.store.next()
-    assert first.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
-    first.break_(busy(*rows))
-    return await queue.store.next()
+async def long_wait(queue: QueueUnderTest, *rows: str) -> RowWait:
+    """The transaction that waits long for the row alone, after the brief one."""
+    brief = await queue.store.next_row_wait()
+    assert brief.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
+    brief.break_(busy(*rows))
+    long = await queue.store.next_row_wait()
+    assert long.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
+    return long
 
 
 async def outcomes_of(*requests: asyncio.Task[object]) -> list[object]:
@@ -42,23 +46,23 @@ async def outcomes_of(*requests: asyncio.Task[object]) -> list[object]:
 
 
 async def test_only_the_requests_that_need_the_row_wait_for_it(queue_of: Callable[..., QueueUnderTest]) -> None:
-    """The others are run again at once, with the short wait; the blocked ones together, at last with the full one."""
+    """The others are run again at once; the row is waited for alone, and then those that need it are decided."""
     queue = queue_of(needs={1: "P", 2: "Q", 3: "P", 4: ""})
     requests = [queue.submit(number) for number in (1, 2, 3, 4)]
     batch = await queue.store.next()
     assert batch.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
     batch.break_(busy("P"))
-    both = [await queue.store.next(), await queue.store.next()]
-    blocked, others = sorted(both, key=lambda batch: batch.numbers)
-    assert (others.numbers, blocked.numbers) == ((2, 4), (1, 3))
-    assert others.lock_seconds == blocked.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
+    others = await queue.store.next()
+    assert others.numbers == (2, 4)
     others.commit()
     assert await outcomes_of(requests[1], requests[3]) == [2, 4]
-    blocked.break_(busy("P"))
-    patient = await queue.store.next()
-    assert patient.numbers == (1, 3)
-    assert patient.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
-    patient.commit()
+    long = await long_wait(queue, "P")
+    assert long.row == ("rows", "P")
+    long.have()
+    blocked = await queue.store.next()
+    assert blocked.numbers == (1, 3)
+    assert blocked.lock_seconds == pytest.approx(LOCK_SECONDS_MIN), "what else they lock is never locked for long"
+    blocked.commit()
     assert await outcomes_of(*requests) == [1, 2, 3, 4]
 
 
@@ -66,47 +70,51 @@ async def test_new_requests_for_a_blocked_row_join_those_that_wait(
     queue_of: Callable[..., QueueUnderTest], turn: Turn
 ) -> None:
     """They would only stop another batch. Once the row was had, it is as any other."""
-    queue = queue_of(needs={1: "P", 2: "P", 3: "", 4: "P"})
+    queue = queue_of(needs={1: "P", 2: "P", 3: "", 4: "P", 5: "P"})
     first = queue.submit(1)
     (await queue.store.next()).break_(busy("P"))
-    blocked = await blocked_for_good(queue, "P")
+    long = await long_wait(queue, "P")
     late, stranger = queue.submit(2), queue.submit(3)
     passing = await queue.store.next()
     assert passing.numbers == (3,)
     passing.commit()
     await turn()
-    assert queue.batcher.waiting == 1
+    assert queue.batcher.waiting == 2
+    long.have()
+    blocked = await queue.store.next()
+    assert blocked.numbers == (1, 2)
+    later = queue.submit(4)
+    await turn()
     blocked.commit()
     again = await queue.store.next()
-    assert again.numbers == (2,)
-    assert again.lock_seconds == pytest.approx(LOCK_SECONDS_MIN)
+    assert again.numbers == (4,)
     again.commit()
-    assert await outcomes_of(first, late, stranger) == [1, 2, 3]
-    last = queue.submit(4)
+    assert await outcomes_of(first, late, stranger, later) == [1, 2, 3, 4]
+    last = queue.submit(5)
     (await queue.store.next()).commit()
-    assert await last == 4
+    assert await last == 5
 
 
 async def test_a_row_that_stays_locked_refuses_those_that_need_it_for_certain(
-    queue_of: Callable[..., QueueUnderTest], turn: Turn
+    queue_of: Callable[..., QueueUnderTest], turn: Turn, jump: Callable[[float], None]
 ) -> None:
-    """After the full wait they get `overloaded`, which is true: the transaction was rolled back."""
+    """After a long wait they get `overloaded`, which is true: they were never begun. Later ones have their own wait."""
     queue = queue_of(needs={1: "P", 2: "P"})
     first = queue.submit(1)
     (await queue.store.next()).break_(busy("P"))
-    blocked = await blocked_for_good(queue, "P")
+    long = await long_wait(queue, "P")
+    jump(1)
     second = queue.submit(2)
     await turn()
-    assert blocked.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
-    blocked.break_(busy("P"))
+    long.break_(busy("P"))
     assert await outcomes_of(first) == ["RowBusy"]
     assert RowBusy(because="").code == Overloaded.code
+    (await long_wait(queue, "P")).have()
     again = await queue.store.next()
-    assert again.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
     assert again.numbers == (2,), "each request has the full wait once"
     again.commit()
     assert await second == 2
-    assert queue.store.carried.count((1,)) == 3
+    assert queue.store.carried == [(1,), (2,)]
 
 
 async def test_a_request_whose_caller_was_answered_is_never_run_for_the_row(
@@ -116,15 +124,54 @@ async def test_a_request_whose_caller_was_answered_is_never_run_for_the_row(
     queue = queue_of(needs={1: "P", 2: "P"})
     patient = queue.submit(1, within=600)
     (await queue.store.next()).break_(busy("P"))
-    blocked = await blocked_for_good(queue, "P")
+    long = await long_wait(queue, "P")
     hurried = queue.submit(2, within=5)
     await turn()
     jump(6)
     assert await outcomes_of(hurried) == ["Overloaded"]
-    blocked.commit()
+    long.have()
+    (await queue.store.next()).commit()
     assert await patient == 1
     await turn()
-    assert queue.store.carried == [(1,), (1,), (1,)]
+    assert queue.store.carried == [(1,), (1,)]
+
+
+async def test_a_request_that_meets_the_row_locked_again_is_the_first_for_it(
+    queue_of: Callable[..., QueueUnderTest], turn: Turn
+) -> None:
+    """Another transaction was quicker: those that waited before stay before those that came meanwhile."""
+    queue = queue_of(needs=dict.fromkeys((1, 2, 3), "P"))
+    requests = [queue.submit(number) for number in (1, 2)]
+    (await queue.store.next()).break_(busy("P"))
+    (await queue.store.next_row_wait()).have()
+    blocked = await queue.store.next()
+    requests.append(queue.submit(3))
+    await turn()
+    blocked.break_(busy("P"))
+    (await queue.store.next_row_wait()).have()
+    again = await queue.store.next()
+    assert again.numbers == (1, 2, 3)
+    again.commit()
+    assert await outcomes_of(*requests) == [1, 2, 3]
+
+
+async def test_a_row_that_was_had_is_free_though_another_is_met(queue_of: Callable[..., QueueUnderTest]) -> None:
+    """The requests that need only the first are decided at once, and only the one that needs both waits on."""
+    queue = queue_of(needs={1: "P", 2: "PQ", 3: "P"})
+    requests = [queue.submit(number) for number in (1, 2, 3)]
+    (await queue.store.next()).break_(busy("P"))
+    (await queue.store.next_row_wait()).have()
+    together = await queue.store.next()
+    assert together.numbers == (1, 2, 3)
+    together.break_(busy("Q"))
+    others = await queue.store.next()
+    assert others.numbers == (1, 3)
+    others.commit()
+    other = await queue.store.next_row_wait()
+    assert other.row == ("rows", "Q")
+    other.have()
+    (await queue.store.next()).commit()
+    assert await outcomes_of(*requests) == [1, 2, 3]
 
 
 async def test_a_request_that_never_got_a_connection_is_never_called_unknown(
@@ -156,94 +203,77 @@ async def test_a_request_in_a_transaction_that_hangs_is_called_unknown(
     batch.commit()
 
 
-async def test_the_wait_for_a_row_ends_before_its_callers_time(queue_of: Callable[..., QueueUnderTest]) -> None:
-    """So that each is still there to get its outcome."""
-    queue = queue_of(needs={1: "P"})
-    request = queue.submit(1, within=3)
-    (await queue.store.next()).break_(busy("P"))
-    blocked = await blocked_for_good(queue, "P")
-    assert blocked.lock_seconds == pytest.approx(3 - DECIDING_SECONDS, abs=0.5)
+async def test_a_row_that_was_had_is_not_waited_for_beyond_its_callers_time(
+    queue_of: Callable[..., QueueUnderTest], jump: Callable[[float], None]
+) -> None:
+    """One that has hardly any time left is refused, for sure; the short wait ends before the others' time does."""
+    queue = queue_of(needs={1: "P", 2: "P"})
+    hurried, patient = queue.submit(1, within=3), queue.submit(2, within=3.2)
+    batch = await queue.store.next()
+    queue.batcher._pace.learn(requests=1, seconds=1.0, side_by_side=1, now=asyncio.get_running_loop().time())
+    batch.break_(busy("P"))
+    wait = await queue.store.next_row_wait()
+    jump(2.7)
+    wait.have()
+    blocked = await queue.store.next()
+    assert blocked.numbers == (2,)
+    assert blocked.lock_seconds < 0.5 - DECIDING_SECONDS
     blocked.commit()
-    assert await request == 1
+    assert await outcomes_of(hurried, patient) == ["Overloaded", 2]
 
 
-async def test_at_most_two_connections_wait_for_rows(queue_of: Callable[..., QueueUnderTest], turn: Turn) -> None:
+async def test_at_most_two_connections_wait_long_for_rows(queue_of: Callable[..., QueueUnderTest], turn: Turn) -> None:
     """However many rows are locked: the others have their turn when one of the two is free again."""
     queue = queue_of(needs={1: "P", 2: "Q", 3: "R"})
     requests = [queue.submit(number) for number in (1, 2, 3)]
     (await queue.store.next()).break_(busy("P", "Q", "R"))
-    patient: list[Batch] = []
-    for _ in range(3 + ROW_WAITS_MAX):
-        batch = await queue.store.next()
-        if batch.lock_seconds == LOCK_SECONDS_MAX:
-            patient.append(batch)
+    long: list[RowWait] = []
+    for _ in range(3 + LONG_WAITS_MAX):
+        wait = await queue.store.next_row_wait()
+        if wait.lock_seconds == LOCK_SECONDS_MAX:
+            long.append(wait)
         else:
-            batch.break_(busy("P", "Q", "R"))
+            wait.break_(busy("P", "Q", "R"))
     await turn()
-    assert len(queue.store.batches) == 1 + 3 + ROW_WAITS_MAX
-    one, two = patient
-    one.commit()
+    assert len(queue.store.row_waits) == 3 + LONG_WAITS_MAX
+    one, two = long
+    one.have()
     (await queue.store.next()).commit()
-    two.commit()
+    third = await queue.store.next_row_wait()
+    assert third.lock_seconds == LOCK_SECONDS_MAX
+    third.have()
+    (await queue.store.next()).commit()
+    two.have()
+    (await queue.store.next()).commit()
     assert await outcomes_of(*requests) == [1, 2, 3]
 
 
-async def test_a_row_that_was_only_in_use_costs_no_turn(queue_of: Callable[..., QueueUnderTest], turn: Turn) -> None:
-    """Two rows stay locked and have both turns: requests for a third one, which is free again, pass all the same."""
+async def test_a_row_is_tried_again_while_both_long_waits_are_for_others(
+    queue_of: Callable[..., QueueUnderTest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is free again long before they end, and its requests do not wait for them."""
+    monkeypatch.setattr(wait_for_one_locked_row, "TRY_AGAIN_SECONDS", 0.01)
     queue = queue_of(needs={1: "P", 2: "Q", 3: "R"})
     requests = [queue.submit(number) for number in (1, 2, 3)]
     (await queue.store.next()).break_(busy("P", "Q", "R"))
-    patient: list[Batch] = []
-    for _ in range(3 + ROW_WAITS_MAX):
-        attempt = await queue.store.next()
-        if attempt.lock_seconds == LOCK_SECONDS_MAX:
-            patient.append(attempt)
-        elif attempt.numbers == (3,):
-            attempt.commit()
+    long: list[RowWait] = []
+    times_tried = 0
+    while times_tried < 3:
+        wait = await queue.store.next_row_wait()
+        if wait.lock_seconds == LOCK_SECONDS_MAX:
+            long.append(wait)
+            continue
+        times_tried += wait.row == ("rows", "R")
+        if times_tried == 3:
+            wait.have()
         else:
-            attempt.break_(busy("P", "Q"))
-    assert await requests[2] == 3
-    await turn()
-    for one in patient:
-        one.commit()
-    assert await outcomes_of(*requests) == [1, 2, 3]
-
-
-async def test_a_brief_try_for_a_row_measures_the_database(queue_of: Callable[..., QueueUnderTest], turn: Turn) -> None:
-    """Processes that share one hot row decide mostly by such tries; the long wait says nothing of the database."""
-    queue = queue_of(needs={1: "P", 2: "P"})
-    first = queue.submit(1)
-    (await queue.store.next()).break_(busy("P"))
+            wait.break_(busy("P", "Q", "R"))
     (await queue.store.next()).commit()
-    assert await first == 1
-    await turn()
-    learnt = queue.batcher._pace._weight
-    assert learnt > 0
-    second = queue.submit(2)
-    (await queue.store.next()).break_(busy("P"))
-    (await blocked_for_good(queue, "P")).commit()
-    assert await second == 2
-    await turn()
-    assert queue.batcher._pace._weight == learnt
-
-
-async def test_a_request_with_little_time_ends_no_others_wait(
-    queue_of: Callable[..., QueueUnderTest], jump: Callable[[float], None]
-) -> None:
-    """The turn is as short as its own time is; then it alone is refused, and the others wait on."""
-    queue = queue_of(needs={1: "P", 2: "P"})
-    hurried, patient = queue.submit(1, within=3), queue.submit(2, within=600)
-    (await queue.store.next()).break_(busy("P"))
-    blocked = await blocked_for_good(queue, "P")
-    assert blocked.numbers == (1, 2)
-    assert blocked.lock_seconds < 3
-    jump(2.8)
-    blocked.break_(busy("P"))
-    again = await queue.store.next()
-    assert again.numbers == (2,)
-    assert again.lock_seconds == pytest.approx(LOCK_SECONDS_MAX)
-    again.commit()
-    assert await outcomes_of(hurried, patient) == ["Overloaded", 2]
+    assert await requests[2] == 3
+    for one in long:
+        one.have()
+        (await queue.store.next()).commit()
+    assert await outcomes_of(*requests) == [1, 2, 3]
 
 
 async def test_requests_that_lead_to_one_locked_row_wait_together(queue_of: Callable[..., QueueUnderTest]) -> None:
@@ -252,10 +282,12 @@ async def test_requests_that_lead_to_one_locked_row_wait_together(queue_of: Call
     requests = [queue.submit(number) for number in (1, 2, 3)]
     leads: dict[Row, Row] = {("rows", name): ("rows", "P") for name in "ABP"}
     (await queue.store.next()).break_(RowBusy(because="lock timeout", rows=leads))
-    both = [await queue.store.next(), await queue.store.next()]
-    blocked, others = sorted(both, key=lambda batch: batch.numbers)
-    assert (blocked.numbers, others.numbers) == ((1, 2), (3,))
+    others = await queue.store.next()
+    assert others.numbers == (3,)
     others.commit()
+    (await queue.store.next_row_wait()).have()
+    blocked = await queue.store.next()
+    assert blocked.numbers == (1, 2)
     blocked.commit()
     assert await outcomes_of(*requests) == [1, 2, 3]
 
@@ -292,7 +324,7 @@ async def test_blocked_requests_never_fill_the_queue_of_the_others(
     queue = queue_of(waiting_max=4, needs=dict.fromkeys(range(1, 10), "P"))
     first = queue.submit(1)
     (await queue.store.next()).break_(busy("P"))
-    blocked = await blocked_for_good(queue, "P")
+    wait = await queue.store.next_row_wait()
     crowd = []
     for number in range(2, 6):
         crowd.append(queue.submit(number))
@@ -302,19 +334,23 @@ async def test_blocked_requests_never_fill_the_queue_of_the_others(
     assert passing.numbers == (100,)
     passing.commit()
     assert await stranger == 100
-    assert await outcomes_of(*crowd[2:]) == ["Overloaded", "Overloaded"]
-    blocked.commit()
+    assert await outcomes_of(*crowd[1:]) == ["Overloaded"] * 3
+    wait.have()
     (await queue.store.next()).commit()
-    assert await outcomes_of(first, *crowd[:2]) == [1, 2, 3]
+    assert await outcomes_of(first, *crowd[:1]) == [1, 2]
 
 
-async def test_an_outage_while_waiting_for_a_row_is_answered(queue_of: Callable[..., QueueUnderTest]) -> None:
-    """And those that still wait for the row are queued again."""
+async def test_an_outage_while_waiting_for_a_row_is_met_by_its_requests(
+    queue_of: Callable[..., QueueUnderTest], turn: Turn
+) -> None:
+    """Their own transaction is next, and tells each what is wrong; those that came then are queued again."""
     queue = queue_of(needs={1: "P", 2: "P"})
     first = queue.submit(1)
     (await queue.store.next()).break_(busy("P"))
-    blocked = await blocked_for_good(queue, "P")
+    (await long_wait(queue, "P")).break_(StoreUnavailable(because="gone"))
+    blocked = await queue.store.next()
     second = queue.submit(2)
+    await turn()
     blocked.break_(StoreUnavailable(because="gone"))
     (await queue.store.next()).commit()
     assert await outcomes_of(first, second) == ["StoreUnavailable", 2]
@@ -346,10 +382,10 @@ async def test_close_waits_for_the_requests_that_wait_for_a_row(
     queue = queue_of(needs={1: "P"})
     request = queue.submit(1)
     (await queue.store.next()).break_(busy("P"))
-    blocked = await blocked_for_good(queue, "P")
+    long = await long_wait(queue, "P")
     closing = asyncio.create_task(queue.batcher.close())
     await turn()
     assert not closing.done()
-    blocked.break_(busy("P"))
+    long.break_(busy("P"))
     await asyncio.wait_for(closing, timeout=5)
     assert await outcomes_of(request) == ["RowBusy"]

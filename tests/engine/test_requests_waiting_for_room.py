@@ -12,16 +12,26 @@ from earmark.domain.id_types import Buyer, EventId, TotalRef
 from earmark.engine import requests_waiting_for_room
 from earmark.engine.commands_and_results import Decided, TryAgain
 from earmark.engine.group_commit import BatchQueue
+from earmark.engine.requests_waiting_for_locked_rows import BlockedRows
 from earmark.engine.requests_waiting_for_room import RequestsWaitingForRoom
 from earmark.engine.verbs.expire import Room
-from earmark.errors import LimitExceeded, Overloaded, PoolExhausted, SeatsTaken, StoreUnavailable
+from earmark.errors import (
+    IdempotencyInProgress,
+    LimitExceeded,
+    Overloaded,
+    PoolExhausted,
+    RowBusy,
+    SeatsTaken,
+    StoreUnavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from tests.engine.conftest import QueueUnderTest
 
-    from earmark.engine.commands_and_results import Outcome
+    from earmark.engine.commands_and_results import Outcome, Row
+    from earmark.engine.queued_request import QueuedRequest
 
     Turn = Callable[[], Awaitable[None]]
 
@@ -335,4 +345,58 @@ async def test_closing_waits_for_the_room_that_is_being_made(queue: QueueUnderTe
     room_maker.may_end.set()
     (await queue.store.next()).commit()
     await asyncio.wait_for(closing, timeout=5)
+    assert await request == 1
+
+
+async def blocked_after_nothing_was_due(queue: QueueUnderTest) -> asyncio.Task[object]:
+    """No lapsed hold was left for a request; then it waits for a locked row, and holds lapse meanwhile."""
+    request = queue.submit(1)
+    (await queue.store.next()).commit(full_pool("GA"))
+    locked: Row = ("rows", "P")
+    (await queue.store.next()).break_(RowBusy(because="lock timeout", rows={locked: locked}))
+    wait = await queue.store.next_row_wait()
+    queue.store.room = Room(ended=1, units=1, passed_over=False)
+    wait.have()
+    (await queue.store.next()).commit(full_pool("GA"))
+    return request
+
+
+async def test_that_nothing_was_due_before_a_wait_is_forgotten(queue_of: Callable[..., QueueUnderTest]) -> None:
+    """Seconds have passed: room is made again, before the pool is called exhausted for good."""
+    queue = queue_of(needs={1: "P"})
+    request = await blocked_after_nothing_was_due(queue)
+    (await queue.store.next()).commit()
+    assert await request == 1
+    assert queue.store.times_room_was_made == [("GA", 1)] * 2
+
+
+async def test_control_what_was_known_before_the_wait_refuses_for_good(
+    queue_of: Callable[..., QueueUnderTest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: the pool was called exhausted by what was read before the request was blocked."""
+    keep = BlockedRows.keep
+
+    def keep_knowledge(blocked: BlockedRows[Any], row: Row, requests: Sequence[QueuedRequest[Any]], **how: Any) -> None:
+        known = [request.nothing_due_in for request in requests]
+        keep(blocked, row, requests, **how)
+        for request, nothing_due_in in zip(requests, known, strict=True):
+            request.nothing_due_in = nothing_due_in
+
+    monkeypatch.setattr(BlockedRows, "keep", keep_knowledge)
+    request = await blocked_after_nothing_was_due(queue_of(needs={1: "P"}))
+    with pytest.raises(PoolExhausted) as refused:
+        await request
+    assert not refused.value.transient
+
+
+async def test_that_nothing_was_due_before_a_pause_is_forgotten(queue: QueueUnderTest) -> None:
+    """A request that waits for its twin may wait for seconds, too."""
+    request = queue.submit(1)
+    (await queue.store.next()).commit(full_pool("GA"))
+    twin = TryAgain(refusal=IdempotencyInProgress(), rounds_max=3, delay_seconds=0.001)
+    (await queue.store.next()).commit(twin)
+    batch = await queue.store.next()
+    queue.store.room = Room(ended=1, units=1, passed_over=False)
+    batch.commit(full_pool("GA"))
+    (await queue.store.next()).commit()
     assert await request == 1

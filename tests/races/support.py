@@ -268,7 +268,7 @@ class Server:
             return self._begin(self.engine.change_event(ask))
         run = partial(self.engine.run, VERBS[type(ask)], optimistic=type(ask) is not Change)
         queue: BatchQueue[Command] = BatchQueue(
-            run, make_room_in=self.engine.make_room_in, have_due=self.engine.have_due
+            run, make_room_in=self.engine.make_room_in, have_due=self.engine.have_due, row_waits=self.engine.row_waits
         )
         return self._begin(queue.submit(ask, within=PATIENCE_SECONDS))
 

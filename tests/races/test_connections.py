@@ -417,7 +417,7 @@ async def test_a_roles_statement_timeout_makes_no_outage_of_a_locked_row(
     postgres_url: str, observer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shorter than the wait for a lock, it would cancel a batch of which most requests need another row."""
-    monkeypatch.setattr("earmark.engine.group_commit.LOCK_SECONDS_MAX", 0.3)
+    monkeypatch.setattr("earmark.engine.wait_for_one_locked_row.LOCK_SECONDS_MAX", 0.3)
     await observer.execute(f"ALTER DATABASE \"{_name(postgres_url)}\" SET statement_timeout = '100ms'")
     async with opened(postgres_url, connection_slots=1) as engine:
         holds = [a_hold(f"A{n}", buyer=f"buyer-{n}") for n in (1, 2, 3)]

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from earmark.clock import MovableClock
+from earmark.domain.id_types import BookingId, Buyer, EventId, PoolId, PoolRef, SeatId, SeatRef, TotalRef
 from earmark.engine.engine import Engine
+from earmark.engine.wait_for_one_locked_row import BRIEF_WAITS_MAX, LONG_WAITS_MAX
 from earmark.errors import Overloaded, PoolExhausted, RowBusy
 from earmark.library import Earmark
 from earmark.store.postgres import PostgresStore
@@ -135,6 +138,40 @@ async def test_the_others_are_decided_while_a_row_is_locked(
     assert not await shop.engine.store.find_flaws(limit=10)
 
 
+async def test_one_row_is_waited_for_alone(shop: Earmark, postgres_url: str) -> None:
+    """A row of each table: while it is locked it is not to be had, and the same row of another event or buyer is."""
+    here = await shop.hold("e1", buyer="ada", seats=["A1"])
+    there = await shop.hold("e2", buyer="ada", seats=["A1"])
+    one = {
+        "bookings": ("WHERE id = $1", [here.id], BookingId(UUID(here.id)), BookingId(UUID(there.id))),
+        "buyer_totals": ("WHERE event_id = $1", ["e1"], total("e1"), total("e2")),
+        "pools": ("WHERE event_id = $1", ["e1"], pool("e1"), pool("e2")),
+        "seats": ("WHERE event_id = $1 AND id = $2", ["e1", "A1"], seat("e1"), seat("e2")),
+    }
+    for table, (where, arguments, locked_key, free_key) in one.items():
+        name = table.removeprefix("buyer_")
+        async with locked(postgres_url, f"SELECT 1 FROM {table} {where}", *arguments):
+            with pytest.raises(RowBusy):
+                await shop.engine._lock_row((name, locked_key), lock_seconds=0.1)
+            await shop.engine._lock_row((name, free_key), lock_seconds=0.1)
+        await shop.engine._lock_row((name, locked_key), lock_seconds=0.1)
+
+
+def total(event: str) -> TotalRef:
+    """What ada has of an event."""
+    return TotalRef(EventId(event), Buyer("ada"))
+
+
+def pool(event: str) -> PoolRef:
+    """The event's one pool."""
+    return PoolRef(EventId(event), PoolId("GA"))
+
+
+def seat(event: str) -> SeatRef:
+    """The event's first seat."""
+    return SeatRef(EventId(event), SeatId("A1"))
+
+
 async def test_other_requests_of_a_batch_are_decided_while_a_row_is_locked(shop: Earmark, postgres_url: str) -> None:
     """A hundred at once, of the same event too: those that need the row leave the batch, and the others go on."""
     async with locked(postgres_url, "SELECT 1 FROM pools WHERE event_id = 'e1'"):
@@ -148,8 +185,8 @@ async def test_other_requests_of_a_batch_are_decided_while_a_row_is_locked(shop:
     assert not await shop.engine.store.find_flaws(limit=10)
 
 
-async def test_two_connections_wait_for_rows_and_no_more(shop: Earmark, postgres_url: str) -> None:
-    """Ten rows are locked, for holds and confirms alike: the other connections stay free."""
+async def test_few_connections_wait_for_rows(shop: Earmark, postgres_url: str) -> None:
+    """Ten rows are locked, for holds and confirms alike: two connections wait long, two briefly, and no others."""
     held = [await shop.hold("e2", buyer=f"b{n}", seats=[f"A{n}"]) for n in range(1, 11)]
     seats = "SELECT 1 FROM seats WHERE event_id = 'e1' AND id = ANY ($1::text[])"
     observer = await asyncpg.connect(postgres_url)
@@ -161,7 +198,7 @@ async def test_two_connections_wait_for_rows_and_no_more(shop: Earmark, postgres
         asked += [asyncio.ensure_future(shop.confirm(one.id, payment_id=str(one.id))) for one in held]
         for n in range(20):
             await asyncio.wait_for(shop.hold("e3", buyer=f"s{n}", seats=[f"A{n + 1}"]), timeout=LET_GO_SECONDS)
-        assert await so_many_wait(2, observer), "after the short wait"
+        assert await so_many_wait(LONG_WAITS_MAX + BRIEF_WAITS_MAX, observer), "once each row was met"
         assert not any(one.done() for one in asked)
         assert await observer.fetchval(ONE_WAITS) >= 1
     await asyncio.gather(*asked, return_exceptions=True)
@@ -178,7 +215,7 @@ async def test_confirms_that_lead_to_one_locked_pool_wait_as_one(shop: Earmark, 
         assert await so_many_wait(1, observer)
         told = await asyncio.wait_for(asyncio.gather(*await other_requests(shop, 5)), timeout=LET_GO_SECONDS)
         assert {one.state for one in told} == {"held", "confirmed"}
-        assert shop.engine._row_waits._value >= 1, "one of the two turns is free for others"
+        assert shop.engine.row_waits._long._value >= 1, "one of the two turns is free for others"
     assert {one.state for one in await asyncio.gather(*confirming)} == {"confirmed"}
     await observer.close()
 
@@ -238,7 +275,7 @@ async def test_many_due_holds_of_a_locked_pool_keep_the_sweeper_from_no_other_ev
 async def test_payments_that_need_a_locked_row_leave_connections_to_the_others(
     shop: Earmark, postgres_url: str
 ) -> None:
-    """More of them than there are connections: two wait for the row, and other requests are served."""
+    """More of them than there are connections: few wait for rows, and other requests are served."""
     held = [await shop.hold("e1", buyer=f"b{n}", pools={"GA": 1}) for n in range(20)]
     observer = await asyncpg.connect(postgres_url)
     async with locked(postgres_url, "SELECT 1 FROM bookings WHERE event_id = 'e1'"):
@@ -246,7 +283,7 @@ async def test_payments_that_need_a_locked_row_leave_connections_to_the_others(
         await until_one_waits(observer)
         told = await asyncio.wait_for(asyncio.gather(*await other_requests(shop, 5)), timeout=LET_GO_SECONDS)
         assert {one.state for one in told} == {"held", "confirmed"}
-        assert await so_many_wait(2, observer), "after the short wait"
+        assert await so_many_wait(LONG_WAITS_MAX + BRIEF_WAITS_MAX, observer), "once each row was met"
     await observer.close()
     await every(paying)
 

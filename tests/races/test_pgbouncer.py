@@ -209,7 +209,10 @@ async def test_behind_a_pooler_one_of_five_hundred_gets_the_seat(
 async def alone(engine: Engine, ask: Hold) -> Any:
     """In a transaction of its own: in the engine's queue they would form a batch."""
     queue: BatchQueue[Hold] = BatchQueue(
-        partial(engine.run, VERBS[Hold]), make_room_in=engine.make_room_in, have_due=engine.have_due
+        partial(engine.run, VERBS[Hold]),
+        make_room_in=engine.make_room_in,
+        have_due=engine.have_due,
+        row_waits=engine.row_waits,
     )
     return await queue.submit(ask, within=PATIENCE_SECONDS)
 

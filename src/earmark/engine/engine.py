@@ -34,12 +34,14 @@ from earmark.engine.commands_and_results import (
     Outcome,
     Release,
     Result,
+    Row,
     TryAgain,
 )
 from earmark.engine.find_earlier_response_before_refusing import KeyLookup, KnownKeys, look_up_key
-from earmark.engine.group_commit import ROW_WAITS_MAX, BatchQueue
+from earmark.engine.group_commit import BatchQueue
 from earmark.engine.hold_best_available import BestSeats
 from earmark.engine.limits_and_ids_for_verbs import VerbContext
+from earmark.engine.make_room_in_steps import make_room_in_steps
 from earmark.engine.pending_writes import CLOCK
 from earmark.engine.ports.observer import NullObserver
 from earmark.engine.ports.seat_admission import Busy
@@ -54,7 +56,8 @@ from earmark.engine.verbs.expire import CONTENDED_SECONDS, Room, expire, have_du
 from earmark.engine.verbs.extend import extend
 from earmark.engine.verbs.hold import hold
 from earmark.engine.verbs.release import release
-from earmark.errors import EarmarkError, OutcomeUnknown, Refusal, RowBusy, SeatsTaken
+from earmark.engine.wait_for_one_locked_row import LockedRowWaits, lock_row
+from earmark.errors import EarmarkError, OutcomeUnknown, Refusal, SeatsTaken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Mapping
@@ -70,7 +73,6 @@ A = TypeVar("A", bound=Command)
 A_contra = TypeVar("A_contra", bound=Command, contravariant=True)
 T = TypeVar("T")
 
-MAKE_ROOM_HOLDS_MAX = 50
 VERBS_BATCHED = 6
 REPLAY_SECONDS_MAX = 5.0
 """For a repeat whose key was looked up before: that may have taken the rest of a request's time."""
@@ -136,7 +138,7 @@ class Engine:
             self.listen(lambda changes: admission.drop_hints(changes.freed))
         self._request_seconds_max = request_seconds_max
         self._transaction_seconds_max = transaction_seconds_max
-        self._row_waits = asyncio.Semaphore(ROW_WAITS_MAX)
+        self.row_waits = LockedRowWaits(self._lock_row)
         self._context = VerbContext(policy=self.policy, ids=ids)
         size_max = min(
             batch_size_max, store.requests_at_once_max(batches=connection_slots * VERBS_BATCHED) or batch_size_max
@@ -153,7 +155,7 @@ class Engine:
                 size_max=size_max,
                 waiting_max=waiting_max,
                 waiting_seconds_max=queue_seconds_max,
-                row_waits=self._row_waits,
+                row_waits=self.row_waits,
                 **options,
             )
 
@@ -279,21 +281,14 @@ class Engine:
         return await self._patiently(partial(self._transact, work))
 
     async def _patiently(self, run: Callable[..., Awaitable[T]]) -> T:
-        """With the short wait for locked rows; where that was too short, with the full one, as one of two.
+        """With the short wait for locked rows, and once more when the row that it met was had.
 
-        However many want a row that stays locked, they never have all connections.
+        However many want a row that stays locked, they never have all connections, and keep no other row locked.
         """
-        try:
-            return await run(lock_seconds=self._lock_seconds)
-        except RowBusy as busy:
-            try:
-                await asyncio.wait_for(self._row_waits.acquire(), timeout=self._transaction_seconds_max)
-            except TimeoutError:
-                raise busy from None
-        try:
-            return await run(lock_seconds=LOCK_SECONDS_MAX)
-        finally:
-            self._row_waits.release()
+        return await self.row_waits.run(run, lock_seconds=self._lock_seconds, within=self._transaction_seconds_max)
+
+    async def _lock_row(self, row: Row, *, lock_seconds: float) -> None:
+        await self._transact(partial(lock_row, row=row), lock_seconds=lock_seconds)
 
     @property
     def _lock_seconds(self) -> float:
@@ -329,28 +324,26 @@ class Engine:
         queues = self.queues.values()
         await asyncio.gather(*(queue.close() for queue in queues), self._best.close(), self._known_keys.close())
 
-    async def make_room_in(self, ref: object, *, units: int, lock_seconds: float | None = None) -> Room:
+    async def make_room_in(
+        self,
+        ref: object,
+        *,
+        units: int,
+        lock_seconds: float | None = None,
+        freed_now: Callable[[int], None] = lambda _: None,
+    ) -> Room:
         """End lapsed holds of a pool or a buyer until so many units are free, or none is left that could be ended.
 
-        Where a row is locked that one of the holds needs, fewer are ended. What was ended counts, whatever fails later.
+        Each step commits, and `freed_now` is told at once how many units that freed.
         """
         assert isinstance(ref, PoolRef | TotalRef)
         lock_seconds = self._lock_seconds if lock_seconds is None else lock_seconds
-        ended, freed, limit = 0, 0, MAKE_ROOM_HOLDS_MAX
-        while True:
+
+        async def end_holds(*, limit: int) -> Room:
             work = partial(make_room, limit=limit, ids=self.ids, within=ref)
-            try:
-                room = await self._transact(work, lock_seconds=lock_seconds)
-            except Exception as broken:
-                if ended:
-                    return Room(ended=ended, units=freed, passed_over=True)
-                if not isinstance(broken, RowBusy) or limit == 1:
-                    raise
-                limit //= 2
-                continue
-            ended, freed = ended + room.ended, freed + room.units
-            if room.ended < limit or freed >= units:
-                return Room(ended=ended, units=freed, passed_over=room.passed_over)
+            return await self._transact(work, lock_seconds=lock_seconds)
+
+        return await make_room_in_steps(end_holds, ref, units=units, freed_now=freed_now)
 
     async def have_due(self, refs: Sequence[PoolRef | TotalRef], *, lock_seconds: float) -> list[bool]:
         """For each of these pools and buyers whether a lapsed hold is left that could be ended, by one read."""

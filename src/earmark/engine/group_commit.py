@@ -7,45 +7,40 @@ from committing in step. Within a batch the order of arrival decides. A request 
 others: its batch is split and run again, until that request is alone.
 
 Nor does one locked row stop the others. A batch waits for it only as long as a few batches take. Then the requests that
-need the row wait for it in a transaction of their own (`requests_waiting_for_locked_rows`), and the others are run
-again at once.
+need the row wait for it elsewhere (`requests_waiting_for_locked_rows`), and the others are run again at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from earmark.engine.commands_and_results import Command, Outcome, Result, Row, TryAgain
-from earmark.engine.measure_recent_commit_speed import LOCK_SECONDS_MIN, CommitSpeed
+from earmark.engine.measure_recent_commit_speed import CommitSpeed
 from earmark.engine.ports.observer import NullObserver
-from earmark.engine.ports.store import LOCK_SECONDS_MAX
 from earmark.engine.queued_request import RESOLVED, QueuedRequest, unresolved
-from earmark.engine.requests_waiting_for_locked_rows import UNKNOWN, BlockedRows
+from earmark.engine.requests_waiting_for_locked_rows import UNKNOWN, RequestsWaitingForLockedRows
 from earmark.engine.requests_waiting_for_room import RequestsWaitingForRoom, for_now, key_of
-from earmark.engine.start_and_track_task import start_task
+from earmark.engine.requests_waiting_for_same_key import RequestsWaitingForSameKey
 from earmark.errors import EarmarkError, Outage, Overloaded, RowBusy
 from earmark.observability import logs
 from earmark.shared_deadline_timer import DeadlineTimer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from earmark.engine.ports.observer import Observer
     from earmark.engine.verbs.expire import Room
+    from earmark.engine.wait_for_one_locked_row import LockedRowWaits
 
 A = TypeVar("A", bound=Command)
 
 PASSED_MAX = 200
 """How many requests that wait for a rival are passed over for one batch: scanning more costs more than it gives."""
-ROW_WAITS_MAX = 2
-"""How many connections may wait for locked rows at once: the others stay free for requests that can be decided."""
-DECIDING_SECONDS = 0.25
-"""What a request keeps of its time for the work after a lock, so that its caller still waits when it is decided."""
 
 
 class BatchQueue(Generic[A]):
@@ -57,6 +52,7 @@ class BatchQueue(Generic[A]):
         *,
         make_room_in: Callable[..., Awaitable[Room]],
         have_due: Callable[..., Awaitable[Sequence[bool]]],
+        row_waits: LockedRowWaits,
         claims: Callable[[A], Collection[object]] = lambda _: (),
         connection_slots: int = 3,
         next_slot_min: int = 32,
@@ -65,7 +61,6 @@ class BatchQueue(Generic[A]):
         waiting_seconds_max: float = 15.0,
         verb: str = "",
         observer: Observer | None = None,
-        row_waits: asyncio.Semaphore | None = None,
     ) -> None:
         self._run = run
         """One transaction: `run(begin, lock_seconds=…)` calls `begin` for its requests, each time it is run."""
@@ -89,10 +84,17 @@ class BatchQueue(Generic[A]):
         self._later: dict[QueuedRequest[A], asyncio.TimerHandle] = {}
         self._deadlines: DeadlineTimer[QueuedRequest[A]] = DeadlineTimer()
         # Both are counted apart from the queue: requests for one row or pool must not keep out those for others.
-        self._blocked: BlockedRows[A] = BlockedRows(waiting_max=waiting_max // 2, wait_for=self._start_waiting)
-        self._row_waits = row_waits or asyncio.Semaphore(ROW_WAITS_MAX)
-        self._row_tries = asyncio.Semaphore(ROW_WAITS_MAX)
-        self._row_tasks: set[asyncio.Task[None]] = set()
+        self._without_row: RequestsWaitingForLockedRows[A] = RequestsWaitingForLockedRows(
+            waits=row_waits,
+            decide=self._decide,
+            run_batch=self._run_batch,
+            enter_first=self._enter_first,
+            observe=self._observe,
+            lock_seconds=lambda: self.lock_seconds,
+            size_max=size_max,
+            waiting_max=waiting_max // 2,
+        )
+        self._blocked = self._without_row.blocked
         self._without_room: RequestsWaitingForRoom[A] = RequestsWaitingForRoom(
             make_room_in=make_room_in,
             have_due=have_due,
@@ -100,17 +102,21 @@ class BatchQueue(Generic[A]):
             enter=self._enter_again,
             waiting_max=waiting_max // 2,
         )
+        self._repeats: RequestsWaitingForSameKey[A] = RequestsWaitingForSameKey(
+            run_batch=self._run_batch, observe=self._observe, size_max=size_max, waiting_max=waiting_max // 2
+        )
         self._closing = False
 
     @property
     def waiting(self) -> int:
-        """How many requests are queued, wait to be queued again, or wait for a locked row or for room."""
-        return len(self._queue) + len(self._later) + len(self._blocked) + len(self._without_room)
+        """How many requests are queued or will be again, or wait for a locked row, for room or for their twin."""
+        elsewhere = len(self._blocked) + len(self._without_room) + len(self._repeats)
+        return len(self._queue) + len(self._later) + elsewhere
 
     @property
     def in_flight(self) -> int:
         """How many batches are under way."""
-        return len(self._running) + len(self._row_tasks)
+        return len(self._running) + len(self._without_row.tasks) + len(self._repeats.tasks)
 
     @property
     def lock_seconds(self) -> float:
@@ -156,30 +162,40 @@ class BatchQueue(Generic[A]):
     async def close(self) -> None:
         """Finish what was accepted; refuse requests that wait for one with the same key in another process."""
         self._closing = True
+        self._repeats.close()
         for request, handle in self._later.items():
             handle.cancel()
             request.fail(request.refusal or Overloaded())
         self._later.clear()
-        while tasks := self._running | self._row_tasks | self._without_room.tasks:
+        while tasks := self._running | self._without_row.tasks | self._without_room.tasks | self._repeats.tasks:
             await asyncio.wait(tasks)
 
-    def _enter(self, request: QueuedRequest[A], *, first: bool = False) -> None:
+    def _enter(self, request: QueuedRequest[A]) -> None:
         if request.result.done():
             return
         request.since = asyncio.get_running_loop().time()
-        (self._queue.appendleft if first else self._queue.append)(request)
-        # A few are not worth a transaction of their own while one is under way: they will be the next.
-        if not self._running or (
-            len(self._running) < self._connection_slots and len(self._queue) >= self._next_slot_min
-        ):
-            self._take_slot()
+        self._queue.append(request)
+        self._take_slot(queued_min=self._next_slot_min)
+
+    def _enter_first(self, requests: Sequence[QueuedRequest[A]]) -> None:
+        """Queue these before all others, in their order; all of them are queued before a slot may take the first."""
+        waiting = unresolved(requests)
+        now = asyncio.get_running_loop().time()
+        for request in waiting:
+            request.since = now
+        self._queue.extendleft(reversed(waiting))
+        for _ in range(self._connection_slots):
+            if self._queue:
+                self._take_slot(queued_min=self._next_slot_min)
+
+    def _take_slot(self, *, queued_min: int) -> None:
+        """Begin another batch; a few are not worth one while one is under way: they will be the next."""
+        if not self._running or (len(self._running) < self._connection_slots and len(self._queue) >= queued_min):
+            slot = asyncio.get_running_loop().create_task(self._run_batches())
+            if not slot.done():  # with `asyncio.eager_task_factory` it may have ended already
+                self._running.add(slot)
         elif self._standstill is None and len(self._running) < self._connection_slots:
             self._watch_for_standstill()
-
-    def _take_slot(self) -> None:
-        slot = asyncio.get_running_loop().create_task(self._run_batches())
-        if not slot.done():  # with `asyncio.eager_task_factory` it may have ended already
-            self._running.add(slot)
 
     def _watch_for_standstill(self) -> None:
         self._standstill = asyncio.get_running_loop().call_later(self.lock_seconds, self._end_standstill)
@@ -190,7 +206,7 @@ class BatchQueue(Generic[A]):
         if not self._queue or len(self._running) >= self._connection_slots:
             return
         if asyncio.get_running_loop().time() - self._gathered_at >= self.lock_seconds:
-            self._take_slot()
+            self._take_slot(queued_min=1)
         self._watch_for_standstill()
 
     async def _run_batches(self) -> None:
@@ -215,6 +231,9 @@ class BatchQueue(Generic[A]):
             # At once, and not by a callback: a request that came in between would wait for a slot that has ended.
             self._running.discard(slot)
 
+    def _observe(self, requests: Iterable[QueuedRequest[A]]) -> AbstractContextManager[object]:
+        return self._observer.batch(self._verb, [request.mark for request in requests])
+
     def _gather(self) -> list[QueuedRequest[A]]:
         """The next batch: first come, first served, but for those whose rivals are being decided at this moment.
 
@@ -237,23 +256,28 @@ class BatchQueue(Generic[A]):
         self._queue.extendleft(reversed(passed))
         return batch
 
-    async def _run_batch(self, requests: Sequence[QueuedRequest[A]]) -> None:
-        """One batch; where a row is locked, again without the requests that need it."""
+    async def _run_batch(
+        self, requests: Sequence[QueuedRequest[A]], *, lock_seconds: float | None = None, had: Row | None = None
+    ) -> Collection[Row]:
+        """One batch; where a row is locked, again without the requests that need it. The locked rows that they met."""
         in_vain = 0
+        met: set[Row] = set()
         while requests:
             try:
-                await self._decide(requests, lock_seconds=self.lock_seconds)
+                await self._decide(requests, lock_seconds=self.lock_seconds if lock_seconds is None else lock_seconds)
             except RowBusy as busy:
                 self._observer.blocked(self._verb)
+                met.update(busy.rows.values())
                 waiting = unresolved(requests)
-                requests = self._blocked.part(waiting, busy.rows)
+                requests = self._blocked.part(waiting, busy.rows, had=had)
                 in_vain += len(requests) == len(waiting)
                 if in_vain > 1 or not busy.rows:
                     # No row can be named that one of these needs.
                     self._blocked.keep(UNKNOWN, requests)
-                    return
+                    break
             else:
-                return
+                break
+        return met
 
     async def _decide(self, requests: Sequence[QueuedRequest[A]], *, lock_seconds: float, teaches: bool = True) -> None:
         """One transaction for these, and their results. `RowBusy` is for the caller to handle."""
@@ -292,81 +316,6 @@ class BatchQueue(Generic[A]):
         await self._run_batch(requests[:middle])
         await self._run_batch(requests[middle:])
 
-    def _start_waiting(self, row: Row) -> None:
-        start_task(self._row_tasks, partial(self._wait_for_row, row))
-
-    async def _wait_for_row(self, row: Row) -> None:
-        """Let the requests for one row wait for it together, until some have had it; then it is as any other.
-
-        The first try waits as briefly as a batch does: most rows were only in use. Then it has one of the few turns.
-        """
-        logs.request_id.set(None)
-        try:
-            async with self._row_tries:
-                freed = await self._try_row(row, lock_seconds=self.lock_seconds)
-            while not freed:
-                async with self._row_waits:
-                    freed = await self._try_row(row, lock_seconds=LOCK_SECONDS_MAX)
-        finally:
-            for request in reversed(self._blocked.free(row)):
-                self._enter(request, first=True)
-
-    async def _try_row(self, row: Row, *, lock_seconds: float) -> bool:
-        """Decide the next requests for this row; whether it was to be had, or none is left that needs it."""
-        requests = self._blocked.next(row, limit=self._size_max)
-        now = asyncio.get_running_loop().time()
-        in_time = [request for request in requests if request.deadline - now > LOCK_SECONDS_MIN + DECIDING_SECONDS]
-        for request in requests:
-            if request not in in_time:
-                request.fail(Overloaded())
-        if not in_time:
-            return not requests
-        patience = min(lock_seconds, min(request.deadline for request in in_time) - now - DECIDING_SECONDS)
-        try:
-            with self._observer.batch(self._verb, [request.mark for request in in_time]):
-                # The long wait is not measured: it shows when a row was free, not how quick the database is.
-                await self._decide(in_time, lock_seconds=patience, teaches=lock_seconds < LOCK_SECONDS_MAX)
-        except RowBusy as busy:
-            await self._sort_out(row, unresolved(in_time), busy, for_good=patience >= LOCK_SECONDS_MAX)
-            return False
-        return True
-
-    async def _sort_out(self, row: Row, requests: Sequence[QueuedRequest[A]], busy: RowBusy, *, for_good: bool) -> None:
-        """Refuse those that have waited for the row for long enough, let the others that need it wait on.
-
-        Those that do not need it are queued again. Where no row can be named, they are found by halves.
-        """
-        stuck = [request for request in requests if any(one in busy.rows for one in request.command.rows)]
-        others = [request for request in requests if request not in stuck]
-        if not busy.rows:
-            await self._isolate(row, requests, busy, for_good=for_good)
-            return
-        if for_good:
-            for request in stuck:
-                request.fail(busy)
-        else:
-            self._blocked.keep(row, stuck, first=True)
-        for request in reversed(others):
-            self._enter(request, first=True)
-
-    async def _isolate(self, row: Row, requests: Sequence[QueuedRequest[A]], busy: RowBusy, *, for_good: bool) -> None:
-        """Run halves with the short wait, until the request that needs what is locked is alone."""
-        if len(requests) <= 1:
-            if for_good:
-                for request in requests:
-                    request.fail(busy)
-            else:
-                self._blocked.keep(row, requests, first=True)
-            return
-        middle = len(requests) // 2
-        for half in (requests[:middle], requests[middle:]):
-            if not (still := unresolved(half)):
-                continue
-            try:
-                await self._decide(still, lock_seconds=self.lock_seconds, teaches=False)
-            except RowBusy as again:
-                await self._isolate(row, unresolved(still), again, for_good=for_good)
-
     def _answer_or_retry(self, request: QueuedRequest[A], outcome: Outcome) -> TryAgain | None:
         """Give the request its outcome, or return why it shall be decided again instead."""
         if isinstance(outcome, TryAgain):
@@ -388,21 +337,31 @@ class BatchQueue(Generic[A]):
         return None
 
     def _retry(self, again: Sequence[tuple[QueuedRequest[A], TryAgain]]) -> None:
-        """Those that moved go first in the next batch; those without room go there once room was made."""
-        for request, outcome in reversed(again):
-            if outcome.full is None:
-                self._enter_again(request, outcome.delay_seconds)
+        """Those that moved go first in the next batch, those without room once it was made; repeats have their own."""
+        for request, outcome in again:
+            if outcome.full is None and outcome.delay_seconds:
+                request.nothing_due_in = frozenset()
+                times = request.rounds[outcome.refusal.code] if request.rounds else 1
+                self._repeats.add(request, seconds=outcome.delay_seconds, times=times)
+        moved = [request for request, outcome in again if outcome.full is None and not outcome.delay_seconds]
+        if moved:
+            self._enter_first(moved)
         self._without_room.add([(request, outcome) for request, outcome in again if outcome.full is not None])
 
-    def _enter_again(self, request: QueuedRequest[A], delay_seconds: float) -> None:
-        def enter() -> None:
-            del self._later[request]
-            self._enter(request)
+    def _enter_again(self, requests: Sequence[tuple[QueuedRequest[A], float]]) -> None:
+        """Each as one of the first, or after so many seconds; if the queue closes it is refused instead of waiting."""
+        loop = asyncio.get_running_loop()
+        for request, delay_seconds in requests:
+            if delay_seconds and self._closing:
+                request.fail(request.refusal or Overloaded())
+            elif delay_seconds:
+                request.nothing_due_in = frozenset()
+                self._later[request] = loop.call_later(delay_seconds, self._enter_late, request)
+        self._enter_first([request for request, _ in requests if request not in self._later])
 
-        if delay_seconds and not self._closing:
-            self._later[request] = asyncio.get_running_loop().call_later(delay_seconds, enter)
-        else:
-            self._enter(request, first=True)
+    def _enter_late(self, request: QueuedRequest[A]) -> None:
+        del self._later[request]
+        self._enter(request)
 
 
 class SharedTransaction(msgspec.Struct, Generic[A]):

@@ -47,7 +47,10 @@ class QueuedRequest(msgspec.Struct, Generic[A], eq=False):
     rounds: Counter[str] | None = None
     """How often it was queued again, by reason: each reason has a limit of its own."""
     nothing_due_in: frozenset[object] = frozenset()
-    """The pools and totals in which no lapsed hold was left to end when it was last decided."""
+    """The pools and totals in which no lapsed hold was left to end when it was last decided.
+
+    That is forgotten where it waits before it is decided again: holds lapse meanwhile.
+    """
     refusal: EarmarkError | None = None
     """What it is refused with if its time is over while it still waits; `Overloaded` if None."""
 
