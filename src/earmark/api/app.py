@@ -43,6 +43,9 @@ from earmark.schemas import responses
 from earmark.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -154,7 +157,7 @@ def create_app(services: Services) -> ASGIApp:
     answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in (*ENDPOINTS, METRICS)]
     routes = [Route(endpoint.path, answer, methods=[endpoint.method]) for endpoint, answer in answers]
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
-    routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
+    routes += [Route("/openapi.json", describe), Route("/web/{file:path}", _asset)]
     routes += _sandbox_page(services)
     services.metrics.watch(services.engine, gateways=services.payments.gateways)
     if services.locks:
@@ -209,15 +212,24 @@ def _file(name: str) -> Response:
         return problem_response.respond(problem_response.NotFound())
     media_type = MEDIA_TYPES[name.rpartition(".")[2]]
     headers = {**SECURITY_HEADERS, "Cache-Control": "no-cache"}
+    if name not in PAGES.values():
+        # Other sites load the seat map's modules, which browsers allow only with this; they are the same for all.
+        headers["Access-Control-Allow-Origin"] = "*"
     return Response(found, media_type=media_type, headers=headers)
 
 
 @cache
 def _files() -> dict[str, bytes]:
-    """The pages' own files, by name: no other file is served."""
-    folder = resources.files("earmark") / "web"
-    own = (file for file in folder.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES)
-    return {file.name: file.read_bytes() for file in own}
+    """The pages' own files, by their path in the folder: no other file is served."""
+    return dict(_files_in(resources.files("earmark") / "web", ""))
+
+
+def _files_in(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files_in(entry, f"{path}{entry.name}/")
+        elif entry.name.rpartition(".")[2] in MEDIA_TYPES:
+            yield path + entry.name, entry.read_bytes()
 
 
 async def _no_route(request: Request, exception: Exception) -> Response:
