@@ -55,7 +55,13 @@ if TYPE_CHECKING:
 
 ROOTS_MAX = 8
 """The OpenAPI document is cached as JSON for so many mount prefixes."""
-PAGES = {"/": "index.html", "/docs": "docs.html", "/ops": "ops.html"}
+PAGES = {
+    "/": "index.html",
+    "/checkout": "checkout.html",
+    "/bookings": "bookings.html",
+    "/docs": "docs.html",
+    "/ops": "ops.html",
+}
 MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",

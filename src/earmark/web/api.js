@@ -1,5 +1,6 @@
 // All requests of the shop's pages: the caller's credential, one Idempotency-Key per attempt, and refusals as Problem values.
 
+const ROOT = new URL("../", import.meta.url); // where the server is mounted
 const TIMEOUT_MS = 10_000;
 const RETRY_PAUSES_MS = [400, 1200];
 const KEY = "earmark.key";
@@ -127,6 +128,30 @@ export const cancel = (id) => post(`${path(id)}/cancel`, {});
 /** For the box office only: records that the money was taken. */
 export const confirm = (id, paymentId) =>
   post(`${path(id)}/confirm`, { payment_id: paymentId, payment_method: "cash" }, { byKey: true });
+
+/** Whom a booking's tickets are for, `{name, email, language}`; null where the buyer has not said it yet. */
+export async function readContact(id) {
+  return (await unless404("contact_unknown", () => ask(`${path(id)}/contact`)))?.body ?? null;
+}
+
+export async function saveContact(id, contact) {
+  return (await again(() => request("POST", `${path(id)}/contact`, { body: contact }))).body;
+}
+
+/** The address of the page with a booking's tickets; null where it has none. */
+export async function ticketPage(id) {
+  const answer = await unless404("ticket_unknown", () => ask(`${path(id)}/tickets`));
+  return answer ? new URL(answer.body.page.replace(/^\//, ""), ROOT).href : null;
+}
+
+async function unless404(code, read) {
+  try {
+    return await read();
+  } catch (error) {
+    if (error.code === code) return null;
+    throw error;
+  }
+}
 
 // ---- the server's clock
 

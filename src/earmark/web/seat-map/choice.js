@@ -106,7 +106,7 @@ export class Choice {
     for (const at of wanted) model.select(at, true);
     model.units.clear();
     for (const [id, units] of Object.entries(pools)) {
-      model.setUnits(id, Math.min(units, model.pools.get(id)?.available ?? 0));
+      model.setUnits(id, Math.min(units, model.unitsMax(id)));
     }
     this.#changed([...new Set([...before, ...wanted])]);
   }
@@ -114,7 +114,7 @@ export class Choice {
   setUnits(id, units) {
     this.model.setUnits(id, units);
     this.#changed([]);
-    this.host.dispatch("earmark-pool", { pool: id, units });
+    this.host.dispatch("earmark-pool", { pool: id, units, price: this.model.pools.get(id)?.price ?? 0 });
     this.#tellSelection();
   }
 

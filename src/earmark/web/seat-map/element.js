@@ -26,6 +26,7 @@ export class EarmarkSeatMap extends HTMLElement {
   #event = null;
   #link = "connecting";
   #ownLines = [];
+  #available = null; // free seats and units, as the page was told
   #wanted = null; // a selection that the page gave before the seats were known
   #sizes = new ResizeObserver(() => this.#screen?.resize());
   #dark = matchMedia("(prefers-color-scheme: dark)");
@@ -106,6 +107,12 @@ export class EarmarkSeatMap extends HTMLElement {
     this.#ownLines = [...(lines ?? [])];
     const changed = this.#model.own(this.#ownLines.map((line) => line.id ?? line));
     this.#screen?.update(changed);
+  }
+
+  /** Units of pools that are held for the buyer, `{pool id: units}`: the counters begin there. */
+  set ownUnits(units) {
+    this.#model.ownUnits(units ?? {});
+    this.#screen?.update([]);
   }
 
   // ---- what the page calls
@@ -250,12 +257,21 @@ export class EarmarkSeatMap extends HTMLElement {
     this.#choice.lose(lost);
     if (this.#wanted) this.#choice.setSelection(this.#wanted);
     this.#wanted = null;
+    this.#tellAvailability();
   }
 
   #takeChange(change) {
     const { changed, lost } = this.#model.apply(change);
     this.#screen.update(changed);
     this.#choice.lose(lost);
+    this.#tellAvailability();
+  }
+
+  #tellAvailability() {
+    const { seats, units } = this.#model.available;
+    if (this.#available?.seats === seats && this.#available.units === units) return;
+    this.#available = { seats, units };
+    this.#dispatch("earmark-availability", this.#available);
   }
 
   #takeLink(link) {

@@ -57,12 +57,13 @@ export class PoolCounters {
     row.price.textContent = money.exact(pool.price);
     row.left.textContent = this.texts.poolLeft(pool.available, pool.capacity);
     row.fill.style.width = `${(100 * pool.available) / Math.max(1, pool.capacity)}%`;
-    row.input.max = pool.available;
+    const most = this.model.unitsMax(pool.id);
+    row.input.max = most;
     // A number that is being typed is left alone.
     const isTyped = row.input.getRootNode().activeElement === row.input;
-    if (!isTyped || Number(row.input.value) > pool.available) row.input.value = wanted;
+    if (!isTyped || Number(row.input.value) > most) row.input.value = wanted;
     row.fewer.disabled = wanted === 0;
-    row.more.disabled = wanted >= pool.available;
+    row.more.disabled = wanted >= most;
   }
 
   #wanted(id) {
@@ -70,7 +71,7 @@ export class PoolCounters {
   }
 
   #set(id, units) {
-    const allowed = Math.min(Math.max(0, units), this.model.pools.get(id).available);
+    const allowed = Math.min(Math.max(0, units), this.model.unitsMax(id));
     this.#rows.get(id).input.value = allowed;
     this.onUnits(id, allowed);
   }

@@ -14,6 +14,7 @@ export class SeatModel {
   free = new Int32Array(0); // by section
   #at = new Map(); // seat id → its place
   #own = new Set();
+  #ownUnits = new Map(); // pool id → units held for the buyer
   #filter = new Set(); // numbers of levels; empty: all are shown
   #least = []; // by section: the lowest price of a free seat, null unless known
 
@@ -117,7 +118,7 @@ export class SeatModel {
   }
 
   #dropUnits() {
-    for (const [id, wanted] of this.units) this.setUnits(id, Math.min(wanted, this.pools.get(id)?.available ?? 0));
+    for (const [id, wanted] of this.units) this.setUnits(id, Math.min(wanted, this.unitsMax(id)));
   }
 
   /** The lowest price of a free seat of a section; null when it is sold out. */
@@ -157,6 +158,23 @@ export class SeatModel {
   setUnits(id, units) {
     if (units > 0) this.units.set(id, units);
     else this.units.delete(id);
+  }
+
+  /** How many units of pools are held for the buyer already: they are chosen, and the pool's free units come on top. */
+  ownUnits(units) {
+    this.#ownUnits = new Map(Object.entries(units));
+    this.units = new Map(this.#ownUnits);
+  }
+
+  /** The most units of a pool that the buyer can have. */
+  unitsMax(id) {
+    return (this.pools.get(id)?.available ?? 0) + (this.#ownUnits.get(id) ?? 0);
+  }
+
+  /** How many seats and units are free. */
+  get available() {
+    const units = [...this.pools.values()].reduce((sum, pool) => sum + pool.available, 0);
+    return { seats: (this.free ?? []).reduce((sum, free) => sum + free, 0), units };
   }
 
   /** The ids of seats that are the buyer's own, whatever the server says. Returns the seats that changed. */
