@@ -23,11 +23,11 @@ def issue(client: stripe.StripeClient, method: str = "pm_card_visa") -> str:
     return token.id
 
 
-def confirm(client: stripe.StripeClient, token: str, **changes: Any) -> Any:
+def confirm(client: stripe.StripeClient, token: str, *, key: str = "one") -> Any:
     """Create and confirm an intent with a token in place of a method."""
     fields: Any = {"amount": 4500, "currency": "eur", "confirm": True, "confirmation_token": token}
     fields |= {"capture_method": "manual", "return_url": "https://shop.example/checkout"}
-    return client.v1.payment_intents.create(fields, changes)
+    return client.v1.payment_intents.create(fields, {"idempotency_key": key})
 
 
 def test_a_token_confirms_a_payment_with_its_card(client: stripe.StripeClient) -> None:
@@ -39,10 +39,10 @@ def test_a_token_confirms_a_payment_with_its_card(client: stripe.StripeClient) -
 def test_a_token_is_used_once_and_the_same_request_is_answered_again(client: stripe.StripeClient) -> None:
     """Under its key; another request with the token is refused."""
     token = issue(client)
-    first = confirm(client, token, idempotency_key="one")
-    assert confirm(client, token, idempotency_key="one").id == first.id
+    first = confirm(client, token, key="one")
+    assert confirm(client, token, key="one").id == first.id
     with pytest.raises(stripe.InvalidRequestError) as refused:
-        confirm(client, token, idempotency_key="two")
+        confirm(client, token, key="two")
     assert refused.value.param == "confirmation_token"
 
 

@@ -73,7 +73,7 @@ def intent(value: BankIntent, *, base_url: str, expand: Collection[str] = ()) ->
 
 
 def confirmation_token(value: ConfirmationToken) -> JsonObject:
-    """A ConfirmationToken object."""
+    """A token as a ConfirmationToken object."""
     return {
         "id": value.id,
         "object": "confirmation_token",
