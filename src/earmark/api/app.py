@@ -20,6 +20,7 @@ from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
+from earmark.api.page_security_headers import SECURITY_HEADERS
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import (
     bookings,
@@ -55,11 +56,6 @@ ROOTS_MAX = 8
 """The OpenAPI document is cached as JSON for so many mount prefixes."""
 PAGES = {"/": "index.html", "/docs": "docs.html", "/ops": "ops.html"}
 MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 async def healthz(_: RequestContext) -> ApiResponse:
@@ -156,7 +152,7 @@ def create_app(services: Services) -> ASGIApp:
     answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in (*ENDPOINTS, METRICS)]
     routes = [Route(endpoint.path, answer, methods=[endpoint.method]) for endpoint, answer in answers]
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
-    routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
+    routes += [Route("/openapi.json", describe), Route("/web/{file:path}", _asset)]
     routes += _sandbox_page(services)
     services.metrics.watch(services.engine, gateways=services.payments.gateways)
     if services.locks:
@@ -216,10 +212,16 @@ def _file(name: str) -> Response:
 
 @cache
 def _files() -> dict[str, bytes]:
-    """The pages' own files, by name: no other file is served."""
-    folder = resources.files("earmark") / "web"
-    own = (file for file in folder.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES)
-    return {file.name: file.read_bytes() for file in own}
+    """The pages' own files, by their path in `web/`: no other file is served."""
+    found: dict[str, bytes] = {}
+    folders = [("", resources.files("earmark") / "web")]
+    for path, folder in folders:
+        for file in folder.iterdir():
+            if file.is_dir():
+                folders.append((f"{path}{file.name}/", file))
+            elif file.name.rpartition(".")[2] in MEDIA_TYPES:
+                found[path + file.name] = file.read_bytes()
+    return found
 
 
 async def _no_route(request: Request, exception: Exception) -> Response:

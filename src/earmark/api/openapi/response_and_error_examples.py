@@ -297,7 +297,7 @@ ANSWERS: dict[str, Any] = {
                 "mode": "test",
                 "capture": "manual",
                 "publishable_key": None,
-                "cards": [{"method": "pm_card_visa", "brand": "visa", "last4": "4242", "does": "is paid"}],
+                "cards": [{"method": "pm_card_visa", "brand": "visa", "last4": "4242", "does": "pays at once"}],
             }
         ],
     },
