@@ -240,11 +240,11 @@ class OfferedCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _OFFERED = {
-    "visa": "is paid",
-    "mastercard": "is paid",
-    "threeDSecure2Required": "asks you to authenticate, then is paid",
-    "authenticationRequired": "always asks you to authenticate, then is paid",
-    "threeDSecureOptional": "could ask you to authenticate and does not; is paid",
+    "visa": "pays at once",
+    "mastercard": "pays at once",
+    "threeDSecure2Required": "asks you to authenticate, then pays",
+    "authenticationRequired": "always asks you to authenticate, then pays",
+    "threeDSecureOptional": "could ask you to authenticate and does not; pays",
     "visa_chargeDeclined": "is declined, without a reason",
     "visa_chargeDeclinedInsufficientFunds": "is declined: too little money",
     "visa_chargeDeclinedLostCard": "is declined: reported lost",
@@ -255,12 +255,12 @@ _OFFERED = {
     "radarBlock": "is blocked as suspected fraud",
     "threeDSecureRequiredChargeDeclined": "asks you to authenticate, then is declined",
     "threeDSecureRequiredProcessingError": "needs authentication, which is not available; is declined",
-    "processing_then_paid": "is processed for ten seconds, then is paid",
+    "processing_then_paid": "is processed for ten seconds, then pays",
     "processing": "stays in processing: the seats are kept until time is up",
     "capture_fail": "is accepted, then its money cannot be collected: the booking is cancelled",
-    "pendingRefund": "is paid; a refund takes a minute",
-    "refundFail": "is paid; a refund is made, and fails a minute later",
-    "createDispute": "is paid; then the buyer disputes it",
+    "pendingRefund": "pays; a refund takes a minute",
+    "refundFail": "pays; a refund is made, and fails a minute later",
+    "createDispute": "pays; then the buyer disputes it",
 }
 OFFERED = tuple(
     OfferedCard(

@@ -47,7 +47,7 @@ async def test_a_guest_is_told_the_test_cards_in_plain_words(stranger: httpx2.As
     [sandbox] = await methods(stranger, event)
     cards = sandbox.pop("cards")
     assert sandbox == {"gateway": "sandbox", "mode": "test", "capture": "manual", "publishable_key": None}
-    assert cards[0] == {"method": "pm_card_visa", "brand": "visa", "last4": "4242", "does": "is paid"}
+    assert cards[0] == {"method": "pm_card_visa", "brand": "visa", "last4": "4242", "does": "pays at once"}
     assert [card["method"] for card in cards] == [card.method for card in OFFERED]
 
 
@@ -63,7 +63,7 @@ async def test_an_event_that_the_caller_does_not_see_is_unknown(shop: httpx2.Asy
 
 
 ENDS = {
-    "is paid": (200, None),
+    "pays": (200, None),
     "asks you": (202, "requires_action"),
     "always asks": (202, "requires_action"),
     "could ask": (200, None),
