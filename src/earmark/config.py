@@ -368,6 +368,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stripe_key: Annotated[
         str | None, About("the secret key of the Stripe account that live events are paid to", secret=True)
     ] = None
+    stripe_publishable_key: Annotated[
+        str | None,
+        About(
+            "Stripe's publishable key (`pk_…`, of the mode of the secret key): the checkout page then takes cards for "
+            "Stripe, also those of test events"
+        ),
+    ] = None
     stripe_webhook_secret: Annotated[
         str | None, About("what Stripe signs its callbacks with (`whsec_…`); set both or neither", secret=True)
     ] = None

@@ -20,6 +20,7 @@ from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
+from earmark.api.page_security_headers import SECURITY_HEADERS, checkout_page_headers
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import (
     bookings,
@@ -29,6 +30,7 @@ from earmark.api.routes import (
     list_and_break_locks,
     ops_console_data,
     pay_refund_and_list_payments,
+    payment_methods_of_event,
     receive_gateway_callbacks,
     result_by_idempotency_key,
     seat_map_stream,
@@ -55,19 +57,15 @@ if TYPE_CHECKING:
 
 ROOTS_MAX = 8
 """The OpenAPI document is cached as JSON for so many mount prefixes."""
+CHECKOUT = "/checkout"
 PAGES = {
     "/": "index.html",
-    "/checkout": "checkout.html",
+    CHECKOUT: "checkout.html",
     "/bookings": "bookings.html",
     "/docs": "docs.html",
     "/ops": "ops.html",
 }
 MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 async def healthz(_: RequestContext) -> ApiResponse:
@@ -121,6 +119,7 @@ ENDPOINTS = (
     *seat_map_stream.ENDPOINTS,
     *bookings.ENDPOINTS,
     *result_by_idempotency_key.ENDPOINTS,
+    *payment_methods_of_event.ENDPOINTS,
     *pay_refund_and_list_payments.ENDPOINTS,
     *receive_gateway_callbacks.ENDPOINTS,
     *webhooks_and_deliveries.ENDPOINTS,
@@ -162,7 +161,8 @@ def create_app(services: Services) -> ASGIApp:
 
     answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in (*ENDPOINTS, METRICS)]
     routes = [Route(endpoint.path, answer, methods=[endpoint.method]) for endpoint, answer in answers]
-    routes += [Route(path, _page(file)) for path, file in PAGES.items()]
+    headers = {CHECKOUT: checkout_page_headers(services.payments)}
+    routes += [Route(path, _page(file, headers.get(path, SECURITY_HEADERS))) for path, file in PAGES.items()]
     routes += [Route("/openapi.json", describe), Route("/web/{file:path}", _asset)]
     routes += _sandbox_page(services)
     services.metrics.watch(services.engine, gateways=services.payments.gateways)
@@ -201,9 +201,9 @@ def _sandbox_page(services: Services) -> list[Route]:
     return three_d_secure_page.routes(gateway.sandbox, acted=acted, body_seconds_max=services.body_timeout.seconds)
 
 
-def _page(file: str) -> Any:
+def _page(file: str, headers: dict[str, str]) -> Any:
     async def page(_: Request) -> Response:
-        return _file(file)
+        return _file(file, headers)
 
     return page
 
@@ -212,12 +212,12 @@ async def _asset(request: Request) -> Response:
     return _file(request.path_params["file"])
 
 
-def _file(name: str) -> Response:
+def _file(name: str, security_headers: dict[str, str] = SECURITY_HEADERS) -> Response:
     found = _files().get(name)
     if found is None:
         return problem_response.respond(problem_response.NotFound())
     media_type = MEDIA_TYPES[name.rpartition(".")[2]]
-    headers = {**SECURITY_HEADERS, "Cache-Control": "no-cache"}
+    headers = {**security_headers, "Cache-Control": "no-cache"}
     if name not in PAGES.values():
         # Other sites load the seat map's modules, which browsers allow only with this; they are the same for all.
         headers["Access-Control-Allow-Origin"] = "*"

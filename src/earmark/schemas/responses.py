@@ -15,7 +15,7 @@ from earmark.domain.booking_state_machine import State
 from earmark.domain.journal_before_and_after_values import FieldChange
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import Money
-from earmark.domain.payment import PaymentState, RefundState
+from earmark.domain.payment import Capture, PaymentState, RefundState
 from earmark.domain.refund_rules import Reason
 from earmark.domain.seat import SeatState
 
@@ -131,6 +131,34 @@ class Paid(Booking, frozen=True, kw_only=True):
     """A booking and the payment that was opened for it, if anything was to be paid."""
 
     payment: Payment | None
+
+
+class TestCard(Struct, frozen=True, kw_only=True):
+    """A test card of the sandbox: what to send as `method`, and what happens then, in plain words for a buyer."""
+
+    method: str
+    brand: str
+    last4: str | None
+    does: str
+
+
+class PayableGateway(Struct, frozen=True, kw_only=True):
+    """A gateway that an event can be paid with, and what a page needs to take the payment. Never a secret."""
+
+    gateway: str
+    mode: Mode
+    capture: Capture
+    publishable_key: str | None
+    """For Stripe.js; null at other gateways, and where none is set."""
+    cards: tuple[TestCard, ...]
+
+
+class PaymentMethods(Struct, frozen=True, kw_only=True):
+    """How an event can be paid. The first gateway is that of a request to pay which names none."""
+
+    event_id: str
+    currency: str
+    gateways: tuple[PayableGateway, ...]
 
 
 class Ruling(Struct, frozen=True, kw_only=True):

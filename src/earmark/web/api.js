@@ -129,9 +129,13 @@ export const cancel = (id) => post(`${path(id)}/cancel`, {});
 export const confirm = (id, paymentId) =>
   post(`${path(id)}/confirm`, { payment_id: paymentId, payment_method: "cash" }, { byKey: true });
 
-/** Whom a booking's tickets are for, `{name, email, language}`; null where the buyer has not said it yet. */
+/**
+ * Whom a booking's tickets are for, `{name, email, language}`; null where the buyer has not said it yet, undefined where
+ * the server does not ask.
+ */
 export async function readContact(id) {
-  return (await unless404("contact_unknown", () => ask(`${path(id)}/contact`)))?.body ?? null;
+  const answer = await unlessMissing({ contact_unknown: null, not_found: undefined }, () => ask(`${path(id)}/contact`));
+  return answer && answer.body;
 }
 
 export async function saveContact(id, contact) {
@@ -140,15 +144,15 @@ export async function saveContact(id, contact) {
 
 /** The address of the page with a booking's tickets; null where it has none. */
 export async function ticketPage(id) {
-  const answer = await unless404("ticket_unknown", () => ask(`${path(id)}/tickets`));
-  return answer ? new URL(answer.body.page.replace(/^\//, ""), ROOT).href : null;
+  const answer = await unlessMissing({ not_found: null, booking_not_confirmed: null }, () => ask(`${path(id)}/tickets`));
+  return answer && new URL(answer.body.page.replace(/^\//, ""), ROOT).href;
 }
 
-async function unless404(code, read) {
+async function unlessMissing(codes, read) {
   try {
     return await read();
   } catch (error) {
-    if (error.code === code) return null;
+    if (error.code in codes) return codes[error.code];
     throw error;
   }
 }

@@ -289,6 +289,19 @@ ANSWERS: dict[str, Any] = {
     | {"state": "cancelled", "ended_at": "2030-01-02T09:00:00Z", "version": 3}
     | {"money": {"refund": 11500, "fee": 0, "reason": "within_window"}},
     "show_key_result": {"key": "basket-7", "state": "done", "status": 201, "booking_id": _BOOKING_ID, "answer": HELD},
+    "list_payment_methods": {
+        "event_id": "concert",
+        "currency": "EUR",
+        "gateways": [
+            {
+                "gateway": "sandbox",
+                "mode": "test",
+                "capture": "manual",
+                "publishable_key": None,
+                "cards": [{"method": "pm_card_visa", "brand": "visa", "last4": "4242", "does": "pays at once"}],
+            }
+        ],
+    },
     "pay": PAID,
     "list_payments": {
         "payments": [

@@ -123,7 +123,7 @@ function warn(seconds) {
 function stepOf() {
   if (booking.state === "confirmed") return "ticket";
   if (booking.state === "paying") return "pay";
-  if (booking.state === "held" && booking.expires_in > 0) return contact && !wantsDetails ? "pay" : "details";
+  if (booking.state === "held" && booking.expires_in > 0) return contact === null || wantsDetails ? "details" : "pay";
   return "ended";
 }
 
@@ -142,6 +142,7 @@ function showSteps(step) {
   byId("steps").hidden = step === "ended";
   const at = STEPS.indexOf(step);
   for (const item of byId("steps").children) {
+    item.hidden = item.dataset.step === "details" && contact === undefined;
     const place = STEPS.indexOf(item.dataset.step);
     item.dataset.state = place < at ? "done" : place === at ? "now" : "later";
     if (place === at) item.setAttribute("aria-current", "step");
@@ -157,7 +158,7 @@ function showDetails() {
 
 function showPay() {
   byId("pay-title").textContent = isFree() ? texts.payFreeTitle : texts.payTitle;
-  byId("pay-contact").hidden = contact === null;
+  byId("pay-contact").hidden = !contact;
   byId("pay-contact-text").textContent = contact ? texts.ticketsGoTo(contact.name, contact.email) : "";
   byId("pay-contact-change").hidden = booking.state !== "held";
   byId("mark-paid").hidden = api.officeKey() === null || booking.state !== "held";
@@ -170,7 +171,7 @@ function showPay() {
 
 async function showTicket() {
   byId("ticket-text").textContent = texts.ticketText(contents(booking));
-  byId("ticket-mail").hidden = contact === null;
+  byId("ticket-mail").hidden = !contact;
   byId("ticket-mail").textContent = contact ? texts.ticketMail(contact.email) : "";
   byId("ticket-number").textContent = booking.id;
   const links = [
