@@ -6,6 +6,8 @@ const RETRY_PAUSES_MS = [400, 1200];
 const KEY = "earmark.key";
 const TOKEN = "earmark.token";
 const WALK_IN = "earmark.walk-in";
+const CONTACTS = "earmark.contacts";
+const CONTACTS_MAX = 50;
 const PAGES_MAX = 10;
 
 /** A refusal of the server, with its reason. */
@@ -129,22 +131,24 @@ export const cancel = (id) => post(`${path(id)}/cancel`, {});
 export const confirm = (id, paymentId) =>
   post(`${path(id)}/confirm`, { payment_id: paymentId, payment_method: "cash" }, { byKey: true });
 
-/**
- * Whom a booking's tickets are for, `{name, email, language}`; null where the buyer has not said it yet, undefined where
- * the server does not ask.
- */
+/** Whom a booking's tickets are for, `{name, email, language}`; null where this browser has not said it yet. */
 export async function readContact(id) {
-  const answer = await unlessMissing({ contact_unknown: null, not_found: undefined }, () => ask(`${path(id)}/contact`));
+  if (!contactsGiven().includes(id)) return null; // a request for what is not there would stand in the console as an error
+  const answer = await unlessMissing(["contact_unknown"], () => ask(`${path(id)}/contact`));
   return answer && answer.body;
 }
 
 export async function saveContact(id, contact) {
-  return (await again(() => request("POST", `${path(id)}/contact`, { body: contact }))).body;
+  const { body } = await insist(() => again(() => request("POST", `${path(id)}/contact`, { body: contact })));
+  localStorage.setItem(CONTACTS, JSON.stringify([...contactsGiven().filter((one) => one !== id), id].slice(-CONTACTS_MAX)));
+  return body;
 }
+
+const contactsGiven = () => JSON.parse(localStorage.getItem(CONTACTS)) ?? [];
 
 /** The address of the page with a booking's tickets; null where it has none. */
 export async function ticketPage(id) {
-  const answer = await unlessMissing({ not_found: null, booking_not_confirmed: null }, () => ask(`${path(id)}/tickets`));
+  const answer = await unlessMissing(["not_found", "booking_not_confirmed"], () => ask(`${path(id)}/tickets`));
   return answer && new URL(answer.body.page.replace(/^\//, ""), ROOT).href;
 }
 
@@ -152,7 +156,7 @@ async function unlessMissing(codes, read) {
   try {
     return await read();
   } catch (error) {
-    if (error.code in codes) return codes[error.code];
+    if (codes.includes(error.code)) return null;
     throw error;
   }
 }

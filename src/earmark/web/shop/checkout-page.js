@@ -4,6 +4,7 @@
 import "../payment/earmark-payment.js";
 import * as api from "../api.js";
 import { byId, el } from "../dom.js";
+import { countOf } from "./basket.js";
 import { Clock } from "./clock.js";
 import { ContactForm } from "./contact-form.js";
 import { clockFace, contents, duration, money, moment, seatName, texts } from "./language.js";
@@ -23,8 +24,8 @@ let shown = null;
 
 const clock = new Clock({
   onTick: (left) => {
-    byId("order-clock").textContent = clockFace(left);
-    byId("order").classList.toggle("urgent", left <= 60);
+    for (const face of [byId("order-clock"), byId("bar-clock")]) face.textContent = clockFace(left);
+    for (const place of [byId("order"), byId("bar")]) place.classList.toggle("urgent", left <= 60);
   },
   onWarning: warn,
   onEnd: () => runOut(),
@@ -55,10 +56,7 @@ async function refresh() {
 }
 
 function listen() {
-  const payment = byId("payment");
-  for (const name of ["earmark-paid", "earmark-ended", "earmark-processing", "earmark-declined"]) {
-    payment.addEventListener(name, () => refresh().catch(notifyError));
-  }
+  byId("order-details").open = matchMedia("(min-width: 56.01rem)").matches;
   byId("pay-contact-change").onclick = () => {
     wantsDetails = true;
     show();
@@ -142,7 +140,6 @@ function showSteps(step) {
   byId("steps").hidden = step === "ended";
   const at = STEPS.indexOf(step);
   for (const item of byId("steps").children) {
-    item.hidden = item.dataset.step === "details" && contact === undefined;
     const place = STEPS.indexOf(item.dataset.step);
     item.dataset.state = place < at ? "done" : place === at ? "now" : "later";
     if (place === at) item.setAttribute("aria-current", "step");
@@ -162,14 +159,23 @@ function showPay() {
   byId("pay-contact-text").textContent = contact ? texts.ticketsGoTo(contact.name, contact.email) : "";
   byId("pay-contact-change").hidden = booking.state !== "held";
   byId("mark-paid").hidden = api.officeKey() === null || booking.state !== "held";
-  const payment = byId("payment");
-  if (payment.booking === booking.id) return;
+  if (byId("payment-place").childElementCount === 0) byId("payment-place").append(paymentForm());
+}
+
+// Made only now: the element takes its language from the page when it is put there.
+function paymentForm() {
+  const payment = document.createElement("earmark-payment");
+  for (const name of ["earmark-paid", "earmark-ended", "earmark-processing", "earmark-declined"]) {
+    payment.addEventListener(name, () => refresh().catch(notifyError));
+  }
   payment.token = api.bearer();
   payment.returnUrl = new URL(`checkout?booking=${encodeURIComponent(booking.id)}`, location.href).href;
   payment.booking = booking.id;
+  return payment;
 }
 
 async function showTicket() {
+  history.replaceState(null, "", `checkout?booking=${encodeURIComponent(booking.id)}`); // without what the bank's page added
   byId("ticket-text").textContent = texts.ticketText(contents(booking));
   byId("ticket-mail").hidden = !contact;
   byId("ticket-mail").textContent = contact ? texts.ticketMail(contact.email) : "";
@@ -209,14 +215,16 @@ function showOrder(step) {
     ...booking.seats.map((seat) => orderLine(seatName(seat), seat.price, currency)),
     ...booking.pools.map(({ id, units, price }) => orderLine(texts.units(units, id), units * price, currency)),
   );
-  byId("order-total").textContent = money(booking.total.amount, currency);
+  const pieces = countOf(booking);
+  byId("order-count").textContent = booking.pools.length ? texts.tickets(pieces) : texts.seats(pieces);
+  byId("order-total").textContent = byId("bar-total").textContent = money(booking.total.amount, currency);
   byId("order-change").href = eventPage();
   showTime();
 }
 
 function showTime() {
   const isTimed = booking.state === "held" && booking.expires_in > 0;
-  byId("order-time").hidden = byId("order-clock").hidden = !isTimed;
+  for (const id of ["order-time", "order-clock", "bar"]) byId(id).hidden = !isTimed;
   if (!isTimed) {
     byId("order").classList.remove("urgent");
     return clock.stop();

@@ -48,7 +48,8 @@ function languageLink(tag) {
   url.searchParams.set("lang", tag);
   url.hash = "";
   const isCurrent = tag === language;
-  return el("a", { href: url, lang: tag, hreflang: tag, "aria-current": isCurrent && "true" }, TEXTS[tag].languageName);
+  const { languageName: name } = TEXTS[tag];
+  return el("a", { href: url, lang: tag, hreflang: tag, "aria-label": name, title: name, "aria-current": isCurrent && "true" }, tag.toUpperCase());
 }
 
 // ---- money, dates, numbers
