@@ -27,7 +27,6 @@ const cards = {
 export default {
   language: "de",
   legend: "Wie möchten Sie bezahlen?",
-  cardLegend: "Ihre Karte",
   cardName: ({ brand, last4 }) => (last4 ? `${brand} … ${last4}` : "Testzahlung ohne Kartennummer"),
   cardDoes: ({ method, does }) => cards[method] ?? does,
   testMode: "Testmodus: Es fließt kein Geld.",

@@ -3,7 +3,6 @@
 export default {
   language: "en",
   legend: "How do you want to pay?",
-  cardLegend: "Your card",
   /** A test card, by its brand and its last digits. */
   cardName: ({ brand, last4 }) => (last4 ? `${brand} … ${last4}` : "Test payment without a card number"),
   /** What happens with a test card: the server says it in English. */
