@@ -124,8 +124,7 @@ export class BasketView {
     this.clock.run(booking.deadline);
     const step = this.#step;
     byId("basket-more").hidden = step === 0;
-    byId("basket-more").textContent = step ? `+ ${duration(step)}` : "";
-    byId("basket-more").setAttribute("aria-label", texts.moreTime(duration(step)));
+    byId("basket-more").textContent = texts.moreTime(duration(step));
     byId("basket-no-more").hidden = step > 0;
   }
 

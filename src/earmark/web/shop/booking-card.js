@@ -73,10 +73,10 @@ export class BookingCard {
     this.actions = el("p", { class: "actions" });
     if (booking.state === "held") {
       const step = moreTime(booking, this.event);
-      const more = { type: "button", "aria-label": texts.moreTime(duration(step)), click: () => does.extend(booking) };
+      const more = { type: "button", click: () => does.extend(booking) };
       this.actions.append(
         el("a", { class: "button main", href: page }, texts.pay),
-        ...(step ? [el("button", more, `+ ${duration(step)}`)] : []),
+        ...(step ? [el("button", more, texts.moreTime(duration(step)))] : []),
         el("button", { type: "button", click: () => does.release(booking) }, texts.release),
       );
     }

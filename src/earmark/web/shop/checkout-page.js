@@ -232,8 +232,7 @@ function showTime() {
   const step = moreTime(booking, event);
   clock.run(booking.deadline);
   byId("order-more").hidden = step === 0;
-  byId("order-more").textContent = step ? `+ ${duration(step)}` : "";
-  byId("order-more").setAttribute("aria-label", texts.moreTime(duration(step)));
+  byId("order-more").textContent = texts.moreTime(duration(step));
   byId("order-no-more").hidden = step > 0;
 }
 

@@ -49,7 +49,7 @@ function languageLink(tag) {
   url.hash = "";
   const isCurrent = tag === language;
   const { languageName: name } = TEXTS[tag];
-  return el("a", { href: url, lang: tag, hreflang: tag, "aria-label": name, title: name, "aria-current": isCurrent && "true" }, tag.toUpperCase());
+  return el("a", { href: url, lang: tag, hreflang: tag, "aria-label": `${tag.toUpperCase()}, ${name}`, title: name, "aria-current": isCurrent && "true" }, tag.toUpperCase());
 }
 
 // ---- money, dates, numbers
