@@ -59,8 +59,23 @@ export function takeTokenFromAddress() {
   history.replaceState(null, "", location.pathname + location.search);
 }
 
+/** Where the server is mounted. */
+export const serverRoot = ROOT;
+/** Whether the page is the server's own, so that a guest's cookie counts. */
+export const isAtHome = ROOT.origin === location.origin;
+
+// A page of another site keeps its guest's token in memory: no cookie counts there, and no other page finds it.
+let guestToken = null;
+
 /** What the page's elements send in `Authorization`: null where the guest's cookie says who the buyer is. */
-export const bearer = () => buyerToken() ?? (withoutGuests ? officeKey() : null);
+export const bearer = () => guestToken ?? buyerToken() ?? (withoutGuests ? officeKey() : null);
+
+/** The address of a booking's checkout. From another site it hands the buyer's token over, where no server is told it. */
+export function checkoutPage(bookingId) {
+  const page = new URL(`checkout?booking=${encodeURIComponent(bookingId)}`, ROOT);
+  if (guestToken) page.hash = new URLSearchParams({ token: guestToken });
+  return page.href;
+}
 
 // Without guests every request is sent with the key, and names the buyer itself.
 let withoutGuests = false;
@@ -79,7 +94,10 @@ export async function enter() {
 }
 
 // Scripts cannot read the cookie; a guest whose cookie is still valid keeps their name.
-const becomeGuest = () => request("POST", "/v1/guests", { body: {} });
+async function becomeGuest() {
+  const { body } = await request("POST", "/v1/guests", { body: {} });
+  guestToken = body.token ?? null;
+}
 
 function walkIn() {
   if (!sessionStorage.getItem(WALK_IN)) sessionStorage.setItem(WALK_IN, `walk-in-${uuid()}`);
@@ -229,7 +247,7 @@ async function request(method, url, { body, headers = {}, byKey = false, signal 
   const sentAt = performance.now();
   const credential = byKey ? officeKey() : bearer();
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
-  const response = await fetch(`.${url}`, {
+  const response = await fetch(new URL(`.${url}`, ROOT), {
     method,
     headers: {
       ...headers,

@@ -68,9 +68,11 @@ async def test_examples_are_true(shop: httpx2.AsyncClient, event: str, call: Any
     "path",
     [
         "/",
+        "/checkout",
+        "/bookings",
         "/docs",
         "/ops",
-        "/web/booking-page.js",
+        "/web/shop/event-page.js",
         "/web/style.css",
         "/web/docs.js",
         "/web/ops.js",

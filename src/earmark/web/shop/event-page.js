@@ -6,6 +6,7 @@ import { byId, el } from "../dom.js";
 import { Basket } from "./basket.js";
 import { BasketView } from "./basket-view.js";
 import { clockFace, contents, duration, language, list, moment, seatName, texts } from "./language.js";
+import { connectMap, showBasketOnMap } from "./map-and-basket.js";
 import { hideNotice, notify, notifyError, runPage, say } from "./page-frame.js";
 import { saleState } from "./sale-state.js";
 
@@ -63,9 +64,7 @@ function startMap() {
   element.inert = true; // until the basket is known: the first choice is added to it
   element.lang = language;
   element.token = api.bearer();
-  element.addEventListener("earmark-toggle", (choice) => toggle(choice));
-  element.addEventListener("earmark-pool", ({ detail }) => want(detail));
-  element.addEventListener("earmark-best-available", (choice) => pickBest(choice));
+  connectMap(element, basket, { canChange, left: () => sale.left });
   element.addEventListener("earmark-availability", ({ detail }) => countAvailable(detail));
   element.setAttribute("event", event.id);
   byId("seats").hidden = false;
@@ -73,39 +72,12 @@ function startMap() {
 
 // ---- what the buyer does
 
-function toggle(choice) {
-  const { seat, isSelected } = choice.detail;
-  if (isSelected ? !canChoose() : basket.isLocked) {
-    choice.preventDefault();
-    return;
-  }
+/** Whether the basket can be changed now, for more or for less; if not, the page says why. */
+function canChange({ isMore }) {
   hideNotice();
-  if (isSelected) basket.addSeat(seat);
-  else basket.dropSeat(seat.id);
-}
-
-function want({ pool: id, units, price }) {
-  const before = basket.lines.pools.find((line) => line.id === id)?.units ?? 0;
-  if (units > before ? !canChoose() : basket.isLocked) return showOwn();
-  hideNotice();
-  basket.setUnits({ id, units, price });
-}
-
-/** The server chooses the best seats for a new basket; for a basket with seats in it, the map proposes them. */
-function pickBest(choice) {
-  const { count, category, price } = choice.detail;
-  if (!canChoose()) return choice.preventDefault();
-  hideNotice();
-  if (!basket.isEmpty || basket.isBusy || count > sale.left) return;
-  choice.preventDefault();
-  basket.holdBest({ count, ...(category && { category }), ...(price != null && { price_max: price }) });
-}
-
-/** Whether something can be chosen now; if not, the page says why. */
-function canChoose() {
   if (basket.isLocked) notify("warning", texts.paymentOpen, { words: texts.toPayment, act: goToCheckout });
-  else if (sale.name === "soon") notify("warning", texts.notYetOnSale);
-  else if (sale.name === "over") notify("warning", texts.noLongerOnSale);
+  else if (isMore && sale.name === "soon") notify("warning", texts.notYetOnSale);
+  else if (isMore && sale.name === "over") notify("warning", texts.noLongerOnSale);
   else return true;
   return false;
 }
@@ -129,7 +101,7 @@ const does = {
 
 async function goToCheckout() {
   await basket.settled();
-  if (basket.booking) location.assign(`checkout?booking=${encodeURIComponent(basket.booking.id)}`);
+  if (basket.booking) location.assign(api.checkoutPage(basket.booking.id));
 }
 
 // The countdown has ended here; the server decides, and its answer is waited for.
@@ -177,12 +149,10 @@ function show() {
 
 /** What the map shows as the buyer's own, and how much more it lets the buyer choose. */
 function showOwn() {
-  const element = map();
-  element.ownBooking = [...basket.lines.seats, ...basket.others.flatMap(({ seats }) => seats)];
-  element.ownUnits = Object.fromEntries(basket.lines.pools.map(({ id, units }) => [id, units]));
+  showBasketOnMap(map(), basket);
   if (event.per_buyer_max === null) return;
-  const own = basket.lines.pools.reduce((sum, { units }) => sum + units, 0);
-  element.setAttribute("max-selected", Math.max(1, event.per_buyer_max - basket.countElsewhere - own));
+  const units = basket.lines.pools.reduce((sum, pool) => sum + pool.units, 0);
+  map().setAttribute("max-selected", Math.max(1, event.per_buyer_max - basket.countElsewhere - units));
 }
 
 let saleTimer = null;

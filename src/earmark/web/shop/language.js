@@ -1,6 +1,8 @@
-// The language of the shop's pages: chosen by ?lang=, remembered in this browser, else that of the browser. All words of
-// a page come from one file per language; money, dates, numbers and lists are written by Intl in the same language.
+// The language of the shop's pages: chosen by ?lang=, remembered in this browser, else that of the browser; on a page of
+// another site, that of the page. All words of a page come from one file per language; money, dates, numbers and lists are
+// written by Intl in the same language.
 
+import { isAtHome } from "../api.js";
 import { byId, el } from "../dom.js";
 import de from "../texts/shop-de.js";
 import en from "../texts/shop-en.js";
@@ -14,9 +16,10 @@ export const texts = TEXTS[language];
 export const locale = navigator.languages.find((tag) => tag.toLowerCase().split("-")[0] === language) ?? language;
 
 function choose() {
-  const asked = new URLSearchParams(location.search).get("lang");
+  const asked = isAtHome ? new URLSearchParams(location.search).get("lang") : null;
   if (asked in TEXTS) remember(asked);
-  const wanted = [asked, recall(), ...navigator.languages.map((tag) => tag.toLowerCase().split("-")[0])];
+  const page = isAtHome ? [] : [document.documentElement.lang.toLowerCase().split("-")[0]];
+  const wanted = [asked, ...page, recall(), ...navigator.languages.map((tag) => tag.toLowerCase().split("-")[0])];
   return wanted.find((tag) => tag in TEXTS) ?? "en";
 }
 
