@@ -46,6 +46,7 @@ LONGEST_FILES = (
     "fleet with redis",
     "fleet",
     "tests/browser/test_shop.py",
+    "tests/browser/test_seat_map_element.py",
     "tests/browser/test_ops.py",
     "tests/locks/conformance/test_renewal.py",
     "tests/docs/test_page_commands.py",

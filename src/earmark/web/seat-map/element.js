@@ -26,6 +26,7 @@ export class EarmarkSeatMap extends HTMLElement {
   #event = null;
   #link = "connecting";
   #ownLines = [];
+  #planMs = null; // how long the newest plan took, from its text to its picture
   #wanted = null; // a selection that the page gave before the seats were known
   #sizes = new ResizeObserver(() => this.#screen?.resize());
   #dark = matchMedia("(prefers-color-scheme: dark)");
@@ -143,7 +144,7 @@ export class EarmarkSeatMap extends HTMLElement {
   /** How large a seat is now, in pixels, and what was drawn: for measuring. */
   get drawing() {
     const { map } = this.#screen;
-    return { seatPx: map.camera.scale, showsSeats: map.showsSeats, isWhole: map.isWhole, ...map.renderer.counts };
+    return { seatPx: map.camera.scale, showsSeats: map.showsSeats, isWhole: map.isWhole, planMs: this.#planMs, ...map.renderer.counts };
   }
 
   get isLive() {
@@ -226,7 +227,7 @@ export class EarmarkSeatMap extends HTMLElement {
       eventId,
       token: () => this.#token,
       onEvent: (event) => this.#takeEvent(event),
-      onMap: (map) => this.#takeMap(map),
+      onMap: (map, began) => this.#takeMap(map, began),
       onChange: (change) => this.#takeChange(change),
       onLink: (link) => this.#takeLink(link),
       onRefusal: (error) => this.#takeRefusal(error),
@@ -239,11 +240,12 @@ export class EarmarkSeatMap extends HTMLElement {
     this.#nameMoney();
   }
 
-  #takeMap(map) {
+  #takeMap(map, began) {
     const { isNewPlan, changed, lost } = this.#model.replace(map);
     const isFirst = !this.#screen.nodes.state.hidden;
     if (isNewPlan || isFirst) {
       this.#screen.renderAll();
+      this.#planMs = performance.now() - began;
     } else {
       this.#screen.update(changed);
     }
