@@ -86,8 +86,8 @@ class SeatMapPage:
         last: list[Any] = []
 
         def is_still() -> bool:
-            last.append(self.ask("[map.drawing.wholePictures, map.drawing.seatPx]"))
-            return len(last) > 4 and last[-4:] == [last[-1]] * 4
+            last.append(self.ask("[map.drawing.wholePictures, map.drawing.isSimple]"))
+            return len(last) > 4 and last[-4:] == [[last[-1][0], False]] * 4
 
         self.until(is_still)
 

@@ -144,7 +144,7 @@ export class EarmarkSeatMap extends HTMLElement {
   /** How large a seat is now, in pixels, and what was drawn: for measuring. */
   get drawing() {
     const { map } = this.#screen;
-    return { seatPx: map.camera.scale, showsSeats: map.showsSeats, isWhole: map.isWhole, planMs: this.#planMs, ...map.renderer.counts };
+    return { seatPx: map.camera.scale, showsSeats: map.showsSeats, isWhole: map.isWhole, isSimple: map.renderer.isSimple, planMs: this.#planMs, ...map.renderer.counts };
   }
 
   get isLive() {
