@@ -47,6 +47,7 @@ LONGEST_FILES = (
     "fleet",
     "tests/browser/test_shop.py",
     "tests/browser/test_payment_element.py",
+    "tests/browser/test_seat_map_element.py",
     "tests/browser/test_ops.py",
     "tests/locks/conformance/test_renewal.py",
     "tests/docs/test_page_commands.py",

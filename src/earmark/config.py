@@ -87,6 +87,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         About("how many processes `serve` runs on the port; several need PostgreSQL", least=1, most=PROCESSES_MAX),
     ] = 1
     guests: Annotated[bool, About("whether anonymous buyers are let in")] = False
+    origins: Annotated[
+        str | None,
+        About(
+            "the sites, divided by commas, whose pages may call the API from a browser, each as "
+            "`https://shop.example`; without it, only pages of this server"
+        ),
+    ] = None
     drain_seconds: Annotated[
         float,
         About(

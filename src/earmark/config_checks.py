@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from earmark.errors import SetupError
@@ -15,6 +16,7 @@ SECRET_CHARACTERS_MIN = 8
 """How many different characters it has: of 32 hexadecimal digits by chance, less than one in ten million has fewer."""
 SECRET_PERIOD_MIN = 16
 """A secret that repeats a shorter piece is only as good as that piece."""
+_ORIGIN = re.compile(r"https?://[a-zA-Z0-9.\-\[\]:]{1,255}/?")
 _COMMAND = "export EARMARK_SECRET=$(openssl rand -hex 32)"
 
 
@@ -31,6 +33,8 @@ def check(settings: Settings, *, locks_from: str) -> None:
         )
     if settings.account_secret is not None:
         _check_account_secret(settings)
+    if settings.origins is not None:
+        _check_origins(settings.origins)
     if settings.locks_url is not None:
         _check_locks(settings.locks_url, locks_from)
 
@@ -64,6 +68,16 @@ def _check_secret(secret: str, *, name: str, danger: str) -> None:
         return
     command = f"export {name}=$(openssl rand -hex 32)"
     raise SetupError(problem=f"{name} {why}, so {danger}. Make one by chance: {command}")
+
+
+def _check_origins(sites: str) -> None:
+    """A site that no browser names so would never be let in, and `*` would let in every page on the web."""
+    for site in filter(None, map(str.strip, sites.split(","))):
+        if not _ORIGIN.fullmatch(site):
+            raise SetupError(
+                problem=f"EARMARK_ORIGINS has {site!r}, which is no site: write each as https://shop.example, with its "
+                "port if it has one, and without a path."
+            )
 
 
 def _check_locks(url: str, source: str) -> None:

@@ -147,7 +147,7 @@ def test_every_variable_is_read_under_each_of_its_names(setting: config.Setting)
         bool: ("off" if setting.default else "on", not setting.default),
         int: (f"{setting.about.least:.0f}", setting.about.least),
         float: (f"{setting.about.least}", setting.about.least),
-        str: ("something that is long enough for a secret", "something that is long enough for a secret"),
+        str: ("https://as-long-as-a-secret.example", "https://as-long-as-a-secret.example"),
     }[setting.kind]
     for variable in (setting.variable, *setting.about.also):
         assert getattr(config.read({variable: text}), setting.name) == value

@@ -18,6 +18,7 @@ from earmark.api import problem_response
 from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
+from earmark.api.middleware.allow_other_sites import AllowOtherSites
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
 from earmark.api.page_security_headers import SECURITY_HEADERS, checkout_page_headers
@@ -175,7 +176,8 @@ def create_app(services: Services) -> ASGIApp:
     # A redirect would contain the scheme that this server sees, and behind a proxy the client uses another one.
     pages.router.redirect_slashes = False
     router = Router([(endpoint.method, endpoint.path, answer) for endpoint, answer in answers], otherwise=pages)
-    return RequestLog(router, metrics=services.metrics, tracing=services.tracing)
+    reachable = AllowOtherSites(router, origins=services.origins) if services.origins else router
+    return RequestLog(reachable, metrics=services.metrics, tracing=services.tracing)
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.api.auth.keys_and_tokens import Authenticator
+from earmark.api.middleware.allow_other_sites import origins_of
 from earmark.api.middleware.rate_limits import RateLimits
 from earmark.api.middleware.read_and_decode_body import BodyTimeout
 from earmark.api.middleware.requests_in_flight_and_shutdown import RequestsInFlight
@@ -60,6 +61,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """How many proxies in front are trusted to name the client's address."""
     counts_addresses: bool = False
     """Whether an operator has set how many there are: behind an uncounted proxy all buyers share an address."""
+    origins: frozenset[str] = frozenset()
+    """The other sites whose pages may call the API from a browser."""
     hub: StreamHub | None = None
     """The open streams of live maps; None where there are none."""
     in_flight: RequestsInFlight = msgspec.field(default_factory=RequestsInFlight)
@@ -140,6 +143,7 @@ def _services(runtime: Runtime, *, metrics: Metrics, tracing: Tracing | None) ->
         deadline=Deadline(settings.request_seconds_max),
         trust_proxy=settings.trust_proxy or 0,
         counts_addresses=settings.trust_proxy is not None,
+        origins=origins_of(settings.origins),
         hub=StreamHub(
             engine.store,
             clock=clock,

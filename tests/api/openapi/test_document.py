@@ -77,6 +77,9 @@ async def test_examples_are_true(shop: httpx2.AsyncClient, event: str, call: Any
         "/web/docs.js",
         "/web/ops.js",
         "/web/ops-cards.js",
+        "/web/earmark-seat-map.js",
+        "/web/seat-map/element.js",
+        "/web/seat-map/styles.js",
     ],
 )
 async def test_pages_need_nothing_from_outside(stranger: httpx2.AsyncClient, path: str) -> None:
@@ -89,7 +92,16 @@ async def test_pages_need_nothing_from_outside(stranger: httpx2.AsyncClient, pat
 
 @pytest.mark.parametrize(
     "path",
-    ["/web/../app.py", "/web/%2e%2e/app.py", "/web/app.py", "/web/.", "/web/nothing.js", "/web/" + "a" * 300 + ".js"],
+    [
+        "/web/../app.py",
+        "/web/%2e%2e/app.py",
+        "/web/app.py",
+        "/web/.",
+        "/web/nothing.js",
+        "/web/seat-map",
+        "/web/seat-map/../../app.py",
+        "/web/" + "a" * 300 + ".js",
+    ],
 )
 async def test_only_the_page_s_own_files_are_served(stranger: httpx2.AsyncClient, path: str) -> None:
     """No way out of the folder."""

@@ -44,9 +44,10 @@ export function clamp(camera, box, view) {
   };
 }
 
-// What fits is in the middle; what does not may be moved until a little beyond its edge.
+// What fits stays inside; what does not may be moved until a little beyond its edge.
 function clampAxis(offset, from, to, size) {
-  if (to - from + 2 * MARGIN_PX <= size + 1) return (size - from - to) / 2;
+  const [least, most] = [MARGIN_PX - from, size - MARGIN_PX - to];
+  if (least <= most) return bound(offset, least, most);
   const edge = Math.min(EDGE_PX, size / 4);
   return bound(offset, size - edge - to, edge - from);
 }

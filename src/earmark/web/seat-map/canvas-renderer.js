@@ -15,6 +15,7 @@ import { LOOKS, lookOf } from "./seat-states.js";
 
 const DENSITY_MAX = 2; // more device pixels than this per pixel are not worth their time
 const NUMBER_PX_MIN = 21; // of a seat; below, seats have no number
+const NUMBERS_MAX = 500; // written in every frame of a zoom
 const SPRITE_PX_MIN = 5; // below, seats are squares
 const FLASH_MS = 900;
 const AVAILABLE = LOOKS.findIndex(({ name }) => name === "available");
@@ -22,6 +23,8 @@ const AVAILABLE = LOOKS.findIndex(({ name }) => name === "available");
 export class CanvasRenderer {
   /** What was drawn, for tests and for measuring: whole pictures, single seats, and how long the last whole one took. */
   counts = { wholePictures: 0, seatsInLastPicture: 0, singleSeats: 0, lastPictureMs: 0 };
+  /** Whether the last whole picture lacks numbers. */
+  isSimple = false;
   #names = [];
   #namedPlan = null;
   #flashes = new Map(); // seat → when it began
@@ -53,8 +56,8 @@ export class CanvasRenderer {
 
   // ---- a whole picture
 
-  /** Draws everything that the camera sees. */
-  draw(model, camera, texts) {
+  /** Draws everything that the camera sees; numbers on many seats are left out while it moves (`isSimple`). */
+  draw(model, camera, texts, { isMoving = false } = {}) {
     if (!this.view.width || !this.theme) return;
     const began = performance.now();
     const pen = this.seats;
@@ -64,6 +67,8 @@ export class CanvasRenderer {
     const isClose = CanvasRenderer.showsSeats(model, camera);
     if (model.count) this.#drawSurroundings(pen, model, camera, { texts, isClose });
     this.counts.seatsInLastPicture = 0;
+    const { width, height } = this.view;
+    this.isSimple = isMoving && isClose && camera.scale >= NUMBER_PX_MIN && width * height > NUMBERS_MAX * camera.scale ** 2;
     if (isClose) this.#drawSeats(pen, model, camera);
     else this.#drawSummaries(pen, model, camera, texts);
     this.counts.wholePictures += 1;
@@ -124,7 +129,7 @@ export class CanvasRenderer {
     if (this.sprites?.seatPx !== seatPx) this.sprites = { seatPx, made: new SeatSprites(this.theme, seatPx) };
     const sprites = this.sprites.made;
     const half = sprites.size / 2;
-    const drawNumber = camera.scale >= NUMBER_PX_MIN ? this.#numberDrawer(pen, model, seatPx) : () => {};
+    const drawNumber = camera.scale >= NUMBER_PX_MIN && !this.isSimple ? this.#numberDrawer(pen, model, seatPx) : () => {};
     return (seat) => {
       const look = lookOf(model.bytes[seat]);
       const [left, top] = [Math.round(x[seat] * seatPx + offsetX), Math.round(y[seat] * seatPx + offsetY)];

@@ -27,6 +27,7 @@ export class EarmarkSeatMap extends HTMLElement {
   #link = "connecting";
   #ownLines = [];
   #available = null; // free seats and units, as the page was told
+  #planMs = null; // how long the newest plan took, from its text to its picture
   #wanted = null; // a selection that the page gave before the seats were known
   #sizes = new ResizeObserver(() => this.#screen?.resize());
   #dark = matchMedia("(prefers-color-scheme: dark)");
@@ -150,7 +151,7 @@ export class EarmarkSeatMap extends HTMLElement {
   /** How large a seat is now, in pixels, and what was drawn: for measuring. */
   get drawing() {
     const { map } = this.#screen;
-    return { seatPx: map.camera.scale, showsSeats: map.showsSeats, isWhole: map.isWhole, ...map.renderer.counts };
+    return { seatPx: map.camera.scale, showsSeats: map.showsSeats, isWhole: map.isWhole, isSimple: map.renderer.isSimple, planMs: this.#planMs, ...map.renderer.counts };
   }
 
   get isLive() {
@@ -233,7 +234,7 @@ export class EarmarkSeatMap extends HTMLElement {
       eventId,
       token: () => this.#token,
       onEvent: (event) => this.#takeEvent(event),
-      onMap: (map) => this.#takeMap(map),
+      onMap: (map, began) => this.#takeMap(map, began),
       onChange: (change) => this.#takeChange(change),
       onLink: (link) => this.#takeLink(link),
       onRefusal: (error) => this.#takeRefusal(error),
@@ -246,11 +247,12 @@ export class EarmarkSeatMap extends HTMLElement {
     this.#nameMoney();
   }
 
-  #takeMap(map) {
+  #takeMap(map, began) {
     const { isNewPlan, changed, lost } = this.#model.replace(map);
     const isFirst = !this.#screen.nodes.state.hidden;
     if (isNewPlan || isFirst) {
       this.#screen.renderAll();
+      this.#planMs = performance.now() - began;
     } else {
       this.#screen.update(changed);
     }

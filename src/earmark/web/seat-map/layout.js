@@ -46,7 +46,6 @@ export function assemble(nodes, { grid, list, legend, best, pools }) {
     nodes.seatsCanvas,
     nodes.marksCanvas,
     grid.node,
-    nodes.state,
     nodes.tip,
     nodes.hint,
     nodes.zoom,
@@ -54,6 +53,6 @@ export function assemble(nodes, { grid, list, legend, best, pools }) {
   const bar = el("div", { class: "bar" }, el("div", { class: "views", role: "group" }, nodes.views), nodes.sections, nodes.link);
   const below = el("div", { class: "below" }, best.node, pools.node, nodes.signs);
   // The notice lies over the map: seats must not move away from under a finger when it appears.
-  const body = el("div", { class: "body" }, nodes.notice, nodes.map, list.node);
+  const body = el("div", { class: "body" }, nodes.state, nodes.notice, nodes.map, list.node);
   return el("div", { class: "frame" }, bar, legend.node, body, below, nodes.aloud);
 }

@@ -25,7 +25,8 @@ export class MapSource {
   #isGuest = false;
 
   /**
-   * server: the base URL; token(): the buyer's token or null. Calls onEvent(event), onMap(map), onChange(seats and pools),
+   * server: the base URL; token(): the buyer's token or null. Calls onEvent(event), onMap(map, since when it
+   * was there), onChange(seats and pools),
    * onLink("live" | "connecting" | "polling" | "lost"), and onRefusal(ServerRefusal) once if the server refuses for good.
    */
   constructor({ server, eventId, token, onEvent, onMap, onChange, onLink, onRefusal }) {
@@ -114,7 +115,8 @@ export class MapSource {
   }
 
   #take({ type, id, data }) {
-    if (type === "snapshot") this.onMap(JSON.parse(data));
+    const began = performance.now();
+    if (type === "snapshot") this.onMap(JSON.parse(data), began);
     if (type === "delta") this.onChange(JSON.parse(data));
     this.#lastId = id ?? this.#lastId;
     this.#linked("live");
@@ -128,7 +130,9 @@ export class MapSource {
     if (response.status === 304) return;
     this.#tag = response.headers.get("ETag");
     this.#lastId = null; // the number of this map is not known: the next stream begins with a whole map
-    this.onMap(await response.json());
+    const text = await response.text();
+    const began = performance.now();
+    this.onMap(JSON.parse(text), began);
   }
 
   // ---- requests

@@ -4,6 +4,7 @@ import * as cameras from "./camera.js";
 import { CanvasRenderer } from "./canvas-renderer.js";
 
 const GLIDE_MS = 260;
+const SETTLE_MS = 60; // after the last step of a zoom
 const REACH_PX = 22; // a tap reaches the nearest seat within this
 const SOME_MAX = 1500; // more changed seats are drawn as a whole picture
 
@@ -16,6 +17,8 @@ export class MapView {
   #needsPicture = false;
   #some = new Set();
   #glide = null;
+  #movedAt = -Infinity;
+  #settling = 0;
 
   /** onMove() after each change of the camera. */
   constructor({ canvases, model, texts, onMove }) {
@@ -111,6 +114,7 @@ export class MapView {
   }
 
   #set(camera) {
+    if (camera.scale !== this.camera.scale) this.#movedAt = performance.now();
     this.camera = camera;
     this.onMove();
     this.drawSoon();
@@ -122,6 +126,7 @@ export class MapView {
     this.camera = cameras.between(from, to, 1 - (1 - part) ** 3);
     if (part === 1) [this.camera, this.#glide] = [to, null];
     this.#needsPicture = true;
+    this.#movedAt = performance.now();
     this.onMove();
   }
 
@@ -160,12 +165,20 @@ export class MapView {
     if (!this.view.width) return;
     if (this.#glide) this.#glideOn();
     const isLittle = this.#some.size <= SOME_MAX && this.showsSeats;
-    if (this.#needsPicture || (this.#some.size && !isLittle)) this.renderer.draw(this.model, this.camera, this.texts);
+    const isMoving = performance.now() - this.#movedAt < SETTLE_MS;
+    if (this.#needsPicture || (this.#some.size && !isLittle)) this.#drawWhole(isMoving);
     else if (this.#some.size) this.renderer.drawSome(this.model, this.camera, [...this.#some]);
     this.#needsPicture = false;
     this.#some.clear();
     const moves = this.renderer.drawMarks(this.model, this.camera, this.marks);
     if (moves || this.#glide) this.#request();
+  }
+
+  // While the map moves, a picture may be simpler; when it stands still it is drawn in full.
+  #drawWhole(isMoving) {
+    this.renderer.draw(this.model, this.camera, this.texts, { isMoving });
+    clearTimeout(this.#settling);
+    if (this.renderer.isSimple) this.#settling = setTimeout(() => this.drawSoon(), 2 * SETTLE_MS);
   }
 
   // ---- what is where

@@ -44,6 +44,7 @@ export class Screen {
       texts,
       onMove: () => this.#onMove(),
     });
+    for (const node of [this.best.node, this.legend.node, this.nodes.sections, ...this.nodes.views]) node.hidden = true;
     this.#listen();
   }
 

@@ -163,7 +163,7 @@ select { max-width: 100%; }
 }
 .tip { top: 0; left: 0; max-width: 16rem; white-space: pre-line; }
 .hint { top: 50%; left: 50%; transform: translate(-50%, -50%); font-size: 1rem; }
-.state { position: absolute; inset: 0; display: grid; place-content: center; padding: 1rem; color: var(--_quiet); text-align: center; }
+.state { display: grid; place-content: center; min-height: 12rem; padding: 1rem; color: var(--_quiet); text-align: center; }
 
 .body { position: relative; }
 .notice {
