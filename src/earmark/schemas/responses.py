@@ -257,11 +257,12 @@ class Token(Struct, frozen=True, kw_only=True):
     expires_at: Moment
 
 
-class GuestAnswer(Struct, kw_only=True):
-    """An anonymous buyer. The buyer's token is in the cookie, where scripts cannot read it."""
+class GuestAnswer(Struct, kw_only=True, omit_defaults=True):
+    """An anonymous buyer. The token is in the cookie, where scripts cannot read it; for a listed site it is here."""
 
     buyer: str
     expires_at: Moment
+    token: str | None = None
 
 
 class HealthAnswer(Struct, kw_only=True):
