@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PAGE, OTHER_PAGE, UNLISTED = "https://shop.example", "http://localhost:3000", "https://elsewhere.example"
 FOR_BUYERS = {
     *("list_events", "read_event", "show_map", "show_seat", "explain_seat", "stream"),
-    *("hold", "list_bookings", "read_booking", "show_history", "extend", "release"),
+    *("hold", "list_bookings", "read_booking", "show_history", "extend", "release", "cancel"),
     *("pay", "list_payments", "show_key_result", "issue_guest"),
 }
 ASKING = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
