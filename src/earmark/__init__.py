@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Booking",
-    "FieldChange",
     "Delta",
     "Earmark",
     "EarmarkError",
     "Entry",
     "Event",
     "Explanation",
+    "FieldChange",
     "Layout",
     "ListedPayment",
     "Map",

@@ -276,6 +276,17 @@ class RefundRefused(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class CancelRefused(Refusal):
+    """The event's rules do not let the buyer cancel this booking, or not any more."""
+
+    code = "cancel_refused"
+    why: str
+    """`not_offered`, `no_start`, `paid_elsewhere`, `checked_in` or `too_late`."""
+    until: datetime | None = None
+    """When buyers may cancel no longer, where the event says so."""
+
+
+@dataclass(kw_only=True, eq=False)
 class IdempotencyInProgress(Refusal):
     """The first request with this key is still being decided."""
 

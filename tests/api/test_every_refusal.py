@@ -16,6 +16,7 @@ from tests.api.real import calling, running
 from earmark import errors
 from earmark.api import problem_response
 from earmark.clock import MovableClock
+from earmark.domain.id_types import Buyer
 from earmark.domain.payment import ReportedState
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.ports.gateway import GatewayDenied, Report
@@ -264,6 +265,15 @@ async def refund_refused(w: World) -> httpx2.Response:
     return await w.verb(booking, "refunds", {"amount": 4501}, **{"Idempotency-Key": f"back-{booking}"})
 
 
+async def cancel_refused(w: World) -> httpx2.Response:
+    """A buyer's token for a sale of an event that lets no buyer cancel."""
+    booking = await w.held("A1")
+    assert (await w.pay(booking)).status_code == 200
+    token = w.services.authenticator.issue(Buyer("alice"), now=w.clock.now(), seconds=60)
+    headers = {"Authorization": f"Bearer {token}"}
+    return await w.stranger.post(f"/v1/bookings/{booking}/cancel", json={}, headers=headers)
+
+
 async def idempotency_in_progress(w: World) -> httpx2.Response:
     """A fault is injected: a duplicate of this request is being decided, and does not end in time."""
     w.broken(errors.IdempotencyInProgress())
@@ -377,6 +387,7 @@ PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
         payment_used,
         payment_declined,
         too_many_declines,
+        cancel_refused,
         gateway_unavailable,
         refund_refused,
         idempotency_in_progress,

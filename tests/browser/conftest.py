@@ -236,14 +236,14 @@ def new_visitor(page: Page, home: str) -> Visitor:
 
 
 @contextmanager
-def running_demo(directory: Path, *arguments: str, port: int, **environment: str) -> Iterator[str]:
+def running_demo(directory: Path, *arguments: str, port: int, **variables: str) -> Iterator[str]:
     """Starts the demo, waits until it says its address and answers there, and ends it."""
     log = directory / "demo.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [EARMARK, "demo", "--no-open", "--port", str(port), *arguments],
             cwd=directory,
-            env=clean_environment(home=directory) | environment,
+            env=clean_environment(home=directory) | variables,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

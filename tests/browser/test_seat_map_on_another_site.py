@@ -70,7 +70,7 @@ def test_a_named_site_shows_the_map_live(browser: Browser, tmp_path: Path) -> No
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     with (
-        running_demo(tmp_path, port=free_port(), EARMARK_ORIGINS=f"http://127.0.0.1:{port}") as earmark,
+        running_demo(tmp_path, port=free_port(), EARMARK_ALLOWED_ORIGINS=f"http://127.0.0.1:{port}") as earmark,
         site(port=port, earmark=earmark) as shop,
     ):
         open_shop(page, shop, earmark)

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from .make_events import make_event
-from .test_checkout import VISA, pay, to_payment
+from .test_checkout import VISA, pay
 
 if TYPE_CHECKING:
     from .conftest import Demo, Visitor

@@ -15,10 +15,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark.api import problem_response
+from earmark.api.cross_origin_requests import preflights
 from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
-from earmark.api.middleware.allow_other_sites import AllowOtherSites
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
 from earmark.api.page_security_headers import SECURITY_HEADERS, checkout_page_headers
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from earmark.api.cross_origin_requests import AllowedOrigins
     from earmark.api.open_services_for_handlers import Services
     from earmark.api.request_context_for_handlers import RequestContext
     from earmark.sandbox.model import BankIntent
@@ -161,10 +162,12 @@ def create_app(services: Services) -> ASGIApp:
         return Response(body, media_type="application/json", headers=headers)
 
     answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in (*ENDPOINTS, METRICS)]
-    routes = [Route(endpoint.path, answer, methods=[endpoint.method]) for endpoint, answer in answers]
+    calls: list[tuple[str, str, ASGIApp]] = [(endpoint.method, endpoint.path, answer) for endpoint, answer in answers]
+    calls += [("OPTIONS", path, answer) for path, answer in preflights(ENDPOINTS, services.origins)]
+    routes = [Route(path, answer, methods=[method]) for method, path, answer in calls]
     headers = {CHECKOUT: checkout_page_headers(services.payments)}
     routes += [Route(path, _page(file, headers.get(path, SECURITY_HEADERS))) for path, file in PAGES.items()]
-    routes += [Route("/openapi.json", describe), Route("/web/{file:path}", _asset)]
+    routes += [Route("/openapi.json", describe), Route("/web/{file:path}", _asset(services.origins))]
     routes += _sandbox_page(services)
     services.metrics.watch(services.engine, gateways=services.payments.gateways)
     if services.locks:
@@ -175,9 +178,8 @@ def create_app(services: Services) -> ASGIApp:
     pages = Starlette(routes=routes, exception_handlers={HTTPException: _no_route, EarmarkError: _refused})
     # A redirect would contain the scheme that this server sees, and behind a proxy the client uses another one.
     pages.router.redirect_slashes = False
-    router = Router([(endpoint.method, endpoint.path, answer) for endpoint, answer in answers], otherwise=pages)
-    reachable = AllowOtherSites(router, origins=services.origins) if services.origins else router
-    return RequestLog(reachable, metrics=services.metrics, tracing=services.tracing)
+    router = Router(calls, otherwise=pages)
+    return RequestLog(router, metrics=services.metrics, tracing=services.tracing)
 
 
 @cache
@@ -210,8 +212,16 @@ def _page(file: str, headers: dict[str, str]) -> Any:
     return page
 
 
-async def _asset(request: Request) -> Response:
-    return _file(request.path_params["file"])
+def _asset(origins: AllowedOrigins) -> Any:
+    """A file of the pages. Pages of listed sites may import its modules, and read no page."""
+
+    async def asset(request: Request) -> Response:
+        response = _file(request.path_params["file"])
+        if response.media_type != MEDIA_TYPES["html"]:
+            response.raw_headers += origins.headers(request.scope)
+        return response
+
+    return asset
 
 
 def _file(name: str, security_headers: dict[str, str] = SECURITY_HEADERS) -> Response:
@@ -220,9 +230,6 @@ def _file(name: str, security_headers: dict[str, str] = SECURITY_HEADERS) -> Res
         return problem_response.respond(problem_response.NotFound())
     media_type = MEDIA_TYPES[name.rpartition(".")[2]]
     headers = {**security_headers, "Cache-Control": "no-cache"}
-    if name not in PAGES.values():
-        # Other sites load the seat map's modules, which browsers allow only with this; they are the same for all.
-        headers["Access-Control-Allow-Origin"] = "*"
     return Response(found, media_type=media_type, headers=headers)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from earmark.domain.bookable_event import OnDecline
 from earmark.domain.booking_state_machine import State
@@ -39,6 +39,7 @@ class Event(Struct, frozen=True, kw_only=True):
     refund_until_seconds: int | None
     refund_fee_percent: int
     refund_fee_fixed: int
+    buyer_cancel_until_seconds: int | None
     version: int
 
 
@@ -82,6 +83,8 @@ class Booking(Struct, frozen=True, kw_only=True):
     payment_id: str | None
     payment_method: str | None
     version: int
+    cancellable_until: Moment | UnsetType | None = UNSET
+    """Until when the buyer may cancel; null where that is not allowed. Only in what the buyer reads."""
 
 
 class Payment(Struct, frozen=True, kw_only=True):
@@ -285,11 +288,12 @@ class Token(Struct, frozen=True, kw_only=True):
     expires_at: Moment
 
 
-class GuestAnswer(Struct, kw_only=True):
-    """An anonymous buyer. The buyer's token is in the cookie, where scripts cannot read it."""
+class GuestAnswer(Struct, kw_only=True, omit_defaults=True):
+    """An anonymous buyer. The token is in the cookie, where scripts cannot read it; for a listed site it is here."""
 
     buyer: str
     expires_at: Moment
+    token: str | None = None
 
 
 class HealthAnswer(Struct, kw_only=True):

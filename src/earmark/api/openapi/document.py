@@ -24,7 +24,8 @@ _REF = "#/components/schemas/{name}"
 DESCRIPTION = (
     "Errors are RFC 9457 problems with a stable `code`; `transient` says whether the same request may succeed later. "
     "Times are RFC 3339 in UTC, money is in minor units of its currency. Unknown fields and unknown query parameters "
-    "are refused. A method that a path does not support is 405, with `Allow`."
+    "are refused. A method that a path does not support is 405, with `Allow`. "
+    "Pages of the sites in `EARMARK_ALLOWED_ORIGINS` may call what needs the scope `buy`, without cookies."
 )
 _TEXT = {"type": "string"}
 _NAMES = f"over TLS it is called `{HOST}`, under a prefix `{SECURE}`"
@@ -62,7 +63,8 @@ _GROUPS = {
 }
 _OPEN_TO_ALL = {
     "callback": "Needs no key: the gateway signs the body. Clients do not call it.",
-    "issue_guest": "Needs no key. The server answers only where guests are allowed (`EARMARK_GUESTS`).",
+    "issue_guest": "Needs no key. The server answers only where guests are allowed (`EARMARK_GUESTS`). "
+    "A page of a site in `EARMARK_ALLOWED_ORIGINS` gets the token in the answer and no cookie.",
     "healthz": "Needs no key, and queries neither database nor Redis.",
     "readyz": "Needs no key. 503 while the database does not answer or the server is about to stop.",
 }

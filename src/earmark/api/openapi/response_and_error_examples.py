@@ -32,6 +32,7 @@ EVENT: dict[str, Any] = {
     "refund_until_seconds": None,
     "refund_fee_percent": 0,
     "refund_fee_fixed": 0,
+    "buyer_cancel_until_seconds": None,
     "version": 1,
 }
 HELD: dict[str, Any] = {
@@ -363,6 +364,7 @@ REFUSALS: dict[str, EarmarkError] = {
         errors.GatewayUnavailable(gateway="stripe"),
         errors.PaymentDeclined(state="held", expires_in=412.5, why="insufficient_funds"),
         errors.RefundRefused(available=4500, asked=5000),
+        errors.CancelRefused(why="too_late", until=_ENDED_AT),
         errors.IdempotencyInProgress(),
         errors.BookingExpired(expires_at=_ENDED_AT),
         errors.IdempotencyMismatch(),
