@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 PAGE, OTHER_PAGE, UNLISTED = "https://shop.example", "http://localhost:3000", "https://elsewhere.example"
 FOR_BUYERS = {
     *("list_events", "read_event", "show_map", "show_seat", "explain_seat", "stream"),
-    *("hold", "list_bookings", "read_booking", "show_history", "extend", "release", "cancel"),
-    *("pay", "list_payments", "show_key_result", "issue_guest"),
+    *("hold", "list_bookings", "read_booking", "show_history", "change", "extend", "release", "cancel"),
+    *("pay", "list_payment_methods", "list_payments", "show_key_result", "issue_guest"),
 }
 ASKING = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
 
@@ -214,7 +214,7 @@ async def test_a_page_can_read_why_it_was_refused(
 
 async def test_modules_may_be_imported_and_pages_may_not_be_read(page: httpx2.AsyncClient) -> None:
     """A page imports the map's module from here. The pages themselves stay this server's, and in no frame."""
-    for file in ("api.js", "seat-map.js", "style.css"):
+    for file in ("api.js", "earmark-seat-map.js", "style.css"):
         module = await page.get(f"/web/{file}")
         assert module.status_code == 200
         assert readable_by(module, PAGE)
