@@ -49,6 +49,7 @@ LONGEST_FILES = (
     "tests/browser/test_payment_element.py",
     "tests/browser/test_seat_map_element.py",
     "tests/browser/test_ops.py",
+    "tests/browser/test_tickets.py",
     "tests/locks/conformance/test_renewal.py",
     "tests/docs/test_page_commands.py",
     "tests/bench/test_booking_race.py",

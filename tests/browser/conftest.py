@@ -228,7 +228,6 @@ def new_visitor(page: Page, home: str) -> Visitor:
     page.route(
         "**/contact", lambda r: r.fulfill(json={"name": "Ann Lee", "email": "ann@example.com"})
     )  # TEMPORARY-MOCK
-    page.route("**/tickets", lambda r: r.fulfill(json={"page": "/t/x"}))  # TEMPORARY-MOCK
     page.on("console", visitor.collect_console_errors)
     page.on("pageerror", visitor.collect_page_error)
     page.on("request", visitor.note_foreign_request)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from hashlib import sha256
 from http import HTTPStatus
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +20,7 @@ from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
+from earmark.api.page_files import media_type_of, page_files
 from earmark.api.page_security_headers import SECURITY_HEADERS, checkout_page_headers
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import (
@@ -35,6 +35,8 @@ from earmark.api.routes import (
     receive_gateway_callbacks,
     result_by_idempotency_key,
     seat_map_stream,
+    ticket_page_and_calendar,
+    tickets,
     webhooks_and_deliveries,
 )
 from earmark.domain.mask_and_reference_payment_method import SANDBOX
@@ -46,9 +48,6 @@ from earmark.schemas import responses
 from earmark.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from importlib.resources.abc import Traversable
-
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -66,8 +65,8 @@ PAGES = {
     "/bookings": "bookings.html",
     "/docs": "docs.html",
     "/ops": "ops.html",
+    "/door": "door.html",
 }
-MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
 async def healthz(_: RequestContext) -> ApiResponse:
@@ -124,6 +123,7 @@ ENDPOINTS = (
     *payment_methods_of_event.ENDPOINTS,
     *pay_refund_and_list_payments.ENDPOINTS,
     *receive_gateway_callbacks.ENDPOINTS,
+    *tickets.ENDPOINTS,
     *webhooks_and_deliveries.ENDPOINTS,
     *issue_guest_token.ENDPOINTS,
     *issue_buyer_token.ENDPOINTS,
@@ -161,7 +161,8 @@ def create_app(services: Services) -> ASGIApp:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
 
-    answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in (*ENDPOINTS, METRICS)]
+    served = (*ENDPOINTS, *ticket_page_and_calendar.PAGES, METRICS)
+    answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in served]
     calls: list[tuple[str, str, ASGIApp]] = [(endpoint.method, endpoint.path, answer) for endpoint, answer in answers]
     calls += [("OPTIONS", path, answer) for path, answer in preflights(ENDPOINTS, services.origins)]
     routes = [Route(path, answer, methods=[method]) for method, path, answer in calls]
@@ -217,7 +218,7 @@ def _asset(origins: AllowedOrigins) -> Any:
 
     async def asset(request: Request) -> Response:
         response = _file(request.path_params["file"])
-        if response.media_type != MEDIA_TYPES["html"]:
+        if not request.path_params["file"].endswith(".html"):
             response.raw_headers += origins.headers(request.scope)
         return response
 
@@ -225,26 +226,11 @@ def _asset(origins: AllowedOrigins) -> Any:
 
 
 def _file(name: str, security_headers: dict[str, str] = SECURITY_HEADERS) -> Response:
-    found = _files().get(name)
+    found = page_files().get(name)
     if found is None:
         return problem_response.respond(problem_response.NotFound())
-    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
     headers = {**security_headers, "Cache-Control": "no-cache"}
-    return Response(found, media_type=media_type, headers=headers)
-
-
-@cache
-def _files() -> dict[str, bytes]:
-    """The pages' own files, by their path in the folder: no other file is served."""
-    return dict(_files_in(resources.files("earmark") / "web", ""))
-
-
-def _files_in(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _files_in(entry, f"{path}{entry.name}/")
-        elif entry.name.rpartition(".")[2] in MEDIA_TYPES:
-            yield path + entry.name, entry.read_bytes()
+    return Response(found, media_type=media_type_of(name), headers=headers)
 
 
 async def _no_route(request: Request, exception: Exception) -> Response:
