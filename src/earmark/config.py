@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import msgspec
 
 from earmark import config_checks
-from earmark.config_checks import KEY_LENGTH_MIN, SECRET_LENGTH_MIN
+from earmark.config_checks import KEY_LENGTH_MIN, PORT_MAX, SECRET_LENGTH_MIN
 from earmark.errors import SetupError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 DATABASE_DEFAULT = "sqlite:///earmark.sqlite3"
 COMMAND_LINE = "command line"
-PORT_MAX = 65535
 PROCESSES_MAX = 64
 CLIENT_VARIABLES = ("EARMARK_KEY", "EARMARK_URL")
 """Read by the commands that call a service, and no settings of this process."""
@@ -172,6 +171,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             least=0,
             most=PROXIES_MAX,
             switch=True,
+        ),
+    ] = None
+    allowed_origins: Annotated[
+        str | None,
+        About(
+            "other sites, divided by commas (`https://shop.example`), whose [pages may "
+            "call](http-api.md#pages-of-other-sites) what a buyer's token may call; without it, no other site's may"
         ),
     ] = None
     requests_per_second_per_key: Annotated[
@@ -367,6 +373,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     stripe_key: Annotated[
         str | None, About("the secret key of the Stripe account that live events are paid to", secret=True)
+    ] = None
+    stripe_publishable_key: Annotated[
+        str | None,
+        About(
+            "Stripe's publishable key (`pk_…`, of the mode of the secret key): the checkout page then takes cards for "
+            "Stripe, also those of test events"
+        ),
     ] = None
     stripe_webhook_secret: Annotated[
         str | None, About("what Stripe signs its callbacks with (`whsec_…`); set both or neither", secret=True)

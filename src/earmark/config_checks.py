@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from earmark.errors import SetupError
@@ -15,6 +16,11 @@ SECRET_CHARACTERS_MIN = 8
 """How many different characters it has: of 32 hexadecimal digits by chance, less than one in ten million has fewer."""
 SECRET_PERIOD_MIN = 16
 """A secret that repeats a shorter piece is only as good as that piece."""
+PORT_MAX = 65535
+PORTS = {"http": "80", "https": "443"}
+"""The ports that browsers leave out of an origin."""
+_HOST = r"[a-z0-9_](?:[a-z0-9_.-]{0,252}[a-z0-9_])?|\[[0-9a-f:.]{2,45}\]"
+_ORIGIN = re.compile(rf"(?P<scheme>https?)://(?:{_HOST})(?::(?P<port>[1-9][0-9]{{0,4}}))?")
 _COMMAND = "export EARMARK_SECRET=$(openssl rand -hex 32)"
 
 
@@ -31,8 +37,23 @@ def check(settings: Settings, *, locks_from: str) -> None:
         )
     if settings.account_secret is not None:
         _check_account_secret(settings)
+    origins_of(settings.allowed_origins)
     if settings.locks_url is not None:
         _check_locks(settings.locks_url, locks_from)
+
+
+def origins_of(setting: str | None) -> tuple[str, ...]:
+    """The origins of the setting; refuses those that no browser sends."""
+    found = [text.strip() for text in setting.split(",")] if setting else []
+    for text in found:
+        fits = _ORIGIN.fullmatch(text)
+        if fits is None or fits["port"] == PORTS[fits["scheme"]] or int(fits["port"] or 0) > PORT_MAX:
+            raise SetupError(
+                problem=f"EARMARK_ALLOWED_ORIGINS has {text!r}, which no browser sends as the origin of a page. Name "
+                "each site by its scheme and host in small letters, without a slash at the end, and with a port only "
+                "where it is not the scheme's own: https://shop.example,http://localhost:3000"
+            )
+    return tuple(dict.fromkeys(found))
 
 
 def secrets_of(setting: str) -> list[str]:

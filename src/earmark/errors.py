@@ -110,6 +110,22 @@ class DeliveryUnknown(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class ScanUnknown(Refusal):
+    """This key has sent no scan under this nonce."""
+
+    code = "scan_unknown"
+    nonce: str
+
+
+@dataclass(kw_only=True, eq=False)
+class UndoRefused(Refusal):
+    """This scan admitted no visitor, or is older than 15 minutes: it cannot be undone."""
+
+    code = "undo_refused"
+    why: str
+
+
+@dataclass(kw_only=True, eq=False)
 class WebhookDisabled(Refusal):
     """This webhook is disabled: nothing is sent to it."""
 
@@ -221,7 +237,7 @@ class BookingResolved(Refusal):
 
 @dataclass(kw_only=True, eq=False)
 class BookingNotConfirmed(Refusal):
-    """Only a confirmed booking can be cancelled or refunded."""
+    """Only a confirmed booking can be cancelled or refunded, and has tickets."""
 
     code = "booking_not_confirmed"
     state: str
@@ -273,6 +289,17 @@ class RefundRefused(Refusal):
     code = "refund_refused"
     available: int
     asked: int
+
+
+@dataclass(kw_only=True, eq=False)
+class CancelRefused(Refusal):
+    """The event's rules do not let the buyer cancel this booking, or not any more."""
+
+    code = "cancel_refused"
+    why: str
+    """`not_offered`, `no_start`, `paid_elsewhere`, `checked_in` or `too_late`."""
+    until: datetime | None = None
+    """When buyers may cancel no longer, where the event says so."""
 
 
 @dataclass(kw_only=True, eq=False)

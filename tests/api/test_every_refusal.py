@@ -16,6 +16,7 @@ from tests.api.real import calling, running
 from earmark import errors
 from earmark.api import problem_response
 from earmark.clock import MovableClock
+from earmark.domain.id_types import Buyer
 from earmark.domain.payment import ReportedState
 from earmark.engine.group_commit import BatchQueue
 from earmark.engine.ports.gateway import GatewayDenied, Report
@@ -153,6 +154,16 @@ async def webhook_disabled(w: World) -> httpx2.Response:
     return await w.post(f"/v1/webhooks/{webhook}/test", {})
 
 
+async def scan_unknown(w: World) -> httpx2.Response:
+    return await w.post("/v1/tickets/undo", {"nonce": "never-sent"})
+
+
+async def undo_refused(w: World) -> httpx2.Response:
+    nonce = f"wrong-{w.event}"
+    assert (await w.post("/v1/tickets/check", {"code": "no such code", "nonce": nonce})).json()["reason"] == "unknown"
+    return await w.post("/v1/tickets/undo", {"nonce": nonce})
+
+
 async def too_many_requests(w: World) -> httpx2.Response:
     """A client that tries out one key after the other, from one address."""
     for _ in range(1000):
@@ -264,6 +275,15 @@ async def refund_refused(w: World) -> httpx2.Response:
     return await w.verb(booking, "refunds", {"amount": 4501}, **{"Idempotency-Key": f"back-{booking}"})
 
 
+async def cancel_refused(w: World) -> httpx2.Response:
+    """A buyer's token for a sale of an event that lets no buyer cancel."""
+    booking = await w.held("A1")
+    assert (await w.pay(booking)).status_code == 200
+    token = w.services.authenticator.issue(Buyer("alice"), now=w.clock.now(), seconds=60)
+    headers = {"Authorization": f"Bearer {token}"}
+    return await w.stranger.post(f"/v1/bookings/{booking}/cancel", json={}, headers=headers)
+
+
 async def idempotency_in_progress(w: World) -> httpx2.Response:
     """A fault is injected: a duplicate of this request is being decided, and does not end in time."""
     w.broken(errors.IdempotencyInProgress())
@@ -359,6 +379,8 @@ PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
         webhook_unknown,
         delivery_unknown,
         webhook_disabled,
+        scan_unknown,
+        undo_refused,
         too_many_requests,
         stopping,
         not_found,
@@ -377,6 +399,7 @@ PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
         payment_used,
         payment_declined,
         too_many_declines,
+        cancel_refused,
         gateway_unavailable,
         refund_refused,
         idempotency_in_progress,

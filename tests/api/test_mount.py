@@ -102,7 +102,7 @@ async def test_what_it_points_at_is_under_the_prefix(browser: httpx2.AsyncClient
     assert "Path=/shop/tickets;" in guest.headers["set-cookie"]
 
 
-@pytest.mark.parametrize("page", ["", "docs"])
+@pytest.mark.parametrize("page", ["", "checkout", "bookings", "docs"])
 async def test_a_page_finds_its_parts_under_the_prefix(browser: httpx2.AsyncClient, page: str) -> None:
     """Every file that it names is named from where it stands; so it works at the root and anywhere else."""
     place = httpx2.URL(f"http://shop/shop/tickets/{page}")
@@ -113,7 +113,9 @@ async def test_a_page_finds_its_parts_under_the_prefix(browser: httpx2.AsyncClie
         assert (await browser.get(place.join(link))).status_code == 200, link
 
 
-@pytest.mark.parametrize("file", ["api.js", "booking-page.js", "docs.js"])
+@pytest.mark.parametrize(
+    "file", ["api.js", "shop/event-page.js", "shop/checkout-page.js", "shop/bookings-page.js", "docs.js"]
+)
 async def test_a_script_sends_requests_relative_to_its_page(browser: httpx2.AsyncClient, file: str) -> None:
     """No request and no link of a script begins at the root of the host."""
     script = (await browser.get(f"/shop/tickets/web/{file}")).text

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from earmark.api.open_services_for_handlers import Services
 
 PATHS = sorted(
-    {call.path for call in (*api.ENDPOINTS, api.METRICS)} | {*api.PAGES, "/openapi.json", "/web/booking-page.js"}
+    {call.path for call in (*api.ENDPOINTS, api.METRICS)} | {*api.PAGES, "/openapi.json", "/web/shop/event-page.js"}
 )
 FORWARDED = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.7", "X-Forwarded-Host": "shop.example"}
 

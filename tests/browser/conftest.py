@@ -17,7 +17,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -71,53 +71,77 @@ class Visitor:
     losses_expected: bool = False
 
     def open(self, *, event: str = THEATRE, key: str | None = None) -> None:
-        """Opens the page of an event, with the box office key or without, and waits for its seats."""
+        """Opens the page of an event, with the box office key or without, and waits for its seats and its basket."""
         self.page.goto(f"{self.home}/?event={event}" + (f"#key={key}" if key else ""))
-        expect(self.page.locator("#link")).to_have_text("Live")
-        expect(self.page.locator(".seat[data-state]").first).to_be_attached()
+        self.sees_shop()
 
-    def seat(self, name: str) -> Locator:
-        """The seat on the map."""
-        return self.page.locator(f'#map [data-seat="{name}"]')
+    def sees_shop(self) -> None:
+        """Waits until the page follows the event and knows the basket."""
+        expect(self.page.locator("#map .link")).to_have_attribute("data-link", "live")
+        expect(self.page.locator("#basket")).to_be_visible()
+
+    def state(self, name: str) -> str | None:
+        """How the map shows the seat."""
+        found = self.page.locator("#map").evaluate("(map, id) => map.seat(id)?.state", name)
+        return None if found is None else str(found)
 
     def sees(self, name: str, state: str) -> None:
         """Waits until the map shows the seat in this state."""
-        expect(self.seat(name)).to_have_attribute("data-state", state)
+        is_so = "([id, state]) => document.querySelector('#map').seat(id)?.state === state"
+        self.page.wait_for_function(is_so, arg=[name, state])
 
     def free_seats(self, number: int) -> list[str]:
-        """Free seats, as the map shows them now."""
-        free = self.page.locator('#map [data-state="available"]')
-        names = [free.nth(index).get_attribute("data-seat") for index in range(number)]
-        return [name for name in names if name]
+        """Free seats, as the server has them now."""
+        event = self.page.locator("#map").get_attribute("event")
+        answer = self.page.context.request.get(f"{self.home}/v1/events/{event}/seats")
+        free = [str(seat["id"]) for seat in answer.json()["seats"] if seat["state"] == "available"]
+        assert len(free) >= number
+        return free[:number]
 
-    def select(self, *names: str) -> None:
-        """Clicks free seats, and waits until the map shows them as selected."""
+    def toggle(self, name: str) -> None:
+        """Chooses the seat, or gives it back, as a buyer without a mouse does."""
+        self.page.locator("#map").evaluate("(map, id) => map.focusSeat(id)", name)
+        self.page.keyboard.press("Space")
+
+    def choose(self, *names: str) -> Locator:
+        """Chooses free seats, and waits until they are held and in the basket."""
         for name in names:
-            self.seat(name).click()
-            self.sees(name, "selected")
+            self.toggle(name)
+            self.sees(name, "heldForYou")
+            expect(self.line(name)).to_be_attached()
+        expect(self.page.locator("#basket")).to_have_attribute("aria-busy", "false")
+        return self.page.locator("#basket")
+
+    def line(self, name: str) -> Locator:
+        """The line of a seat or a pool in the basket, once the server has said yes."""
+        return self.page.locator(f'#basket-lines [data-line="{name}"]:not([data-pending])')
+
+    @property
+    def bookings(self) -> list[Any]:
+        """The visitor's bookings, by the API."""
+        answer = self.page.context.request.get(f"{self.home}/v1/bookings?limit=200")
+        return list(answer.json()["bookings"])
+
+    @property
+    def held(self) -> list[Any]:
+        """Those of them that are held."""
+        return [booking for booking in self.bookings if booking["state"] == "held"]
 
     def press(self, label: str) -> None:
         """Presses the button that says exactly this."""
         self.page.get_by_role("button", name=label, exact=True).click()
 
-    def hold(self, *names: str) -> Locator:
-        """Selects the seats, holds them, and is shown the card of the hold."""
-        self.select(*names)
-        self.press("Hold")
-        card = self.page.locator('.hold[data-state="held"]').first
-        expect(card).to_be_visible()
-        return card
-
     def shows_alert(self, words: str | re.Pattern[str]) -> None:
         """Waits until the page says this, for eyes and ears alike."""
-        expect(self.page.get_by_role("alert")).to_contain_text(words)
+        expect(self.page.locator("#notice")).to_contain_text(words)
+        expect(self.page.locator("#notice")).to_have_attribute("role", "alert")
 
     def collect_console_errors(self, message: ConsoleMessage) -> None:
         """Collects errors and warnings, but for the refusals that the test provokes on purpose."""
         refused = re.search(r"responded with a status of (\d+)", message.text)
         if refused and int(refused[1]) in self.refusals_expected:
             return
-        if self.losses_expected and "net::ERR_FAILED" in message.text:
+        if self.losses_expected and re.search(r"net::ERR_(FAILED|INTERNET_DISCONNECTED|NETWORK_CHANGED)", message.text):
             return
         if message.type in {"error", "warning"}:
             self.complaints.append(message.text)
@@ -201,6 +225,9 @@ def new_page(browser: Browser) -> Page:
 
 def new_visitor(page: Page, home: str) -> Visitor:
     visitor = Visitor(context=page.context, page=page, home=home)
+    page.route(
+        "**/contact", lambda r: r.fulfill(json={"name": "Ann Lee", "email": "ann@example.com"})
+    )  # TEMPORARY-MOCK
     page.on("console", visitor.collect_console_errors)
     page.on("pageerror", visitor.collect_page_error)
     page.on("request", visitor.note_foreign_request)
@@ -208,14 +235,14 @@ def new_visitor(page: Page, home: str) -> Visitor:
 
 
 @contextmanager
-def running_demo(directory: Path, *arguments: str, port: int) -> Iterator[str]:
+def running_demo(directory: Path, *arguments: str, port: int, **variables: str) -> Iterator[str]:
     """Starts the demo, waits until it says its address and answers there, and ends it."""
     log = directory / "demo.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [EARMARK, "demo", "--no-open", "--port", str(port), *arguments],
             cwd=directory,
-            env=clean_environment(home=directory),
+            env=clean_environment(home=directory) | variables,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

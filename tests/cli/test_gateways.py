@@ -39,3 +39,31 @@ def test_a_live_key_is_shown_to_stripe_alone() -> None:
     assert gateways.open_gateways(config.read(live))["stripe"].mode is Mode.LIVE
     with pytest.raises(SetupError, match="for test keys"):
         gateways.open_gateways(config.read(live | SANDBOX))
+
+
+PUBLISHABLE = "EARMARK_STRIPE_PUBLISHABLE_KEY"
+
+
+@pytest.mark.parametrize("mode", ["test", "live"])
+@pytest.mark.parametrize("kind", ["sk", "rk"])
+def test_the_publishable_key_is_of_the_mode_of_the_secret_key(mode: str, kind: str) -> None:
+    """A browser with a key of the other mode would make tokens that the secret key cannot charge."""
+    fits = KEYS | {"EARMARK_STRIPE_KEY": f"{kind}_{mode}_1", PUBLISHABLE: f"pk_{mode}_1"}
+    assert gateways.publishable_key_for(config.read(fits)) == f"pk_{mode}_1"
+    other = "live" if mode == "test" else "test"
+    with pytest.raises(SetupError, match="not of one mode"):
+        gateways.publishable_key_for(config.read(fits | {PUBLISHABLE: f"pk_{other}_1"}))
+
+
+@pytest.mark.parametrize("wrong", ["sk_test_1", "pk_test_", "test_1", "pk_test_a b", "pk_test_1;script-src *"])
+def test_what_is_no_publishable_key_is_refused(wrong: str) -> None:
+    """Above all a secret key: every buyer would read it."""
+    with pytest.raises(SetupError, match="pk_test_ or pk_live_"):
+        gateways.publishable_key_for(config.read(KEYS | {PUBLISHABLE: wrong}))
+
+
+def test_a_publishable_key_alone_is_refused() -> None:
+    """A page could take cards that no server charges."""
+    with pytest.raises(SetupError, match="needs EARMARK_STRIPE_KEY"):
+        gateways.publishable_key_for(config.read({PUBLISHABLE: "pk_test_1"}))
+    assert gateways.publishable_key_for(config.read({})) is None

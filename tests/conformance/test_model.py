@@ -124,6 +124,8 @@ class Model:
             return "booking_unknown"
         if claim.state == "expired":
             return "booking_expired"
+        if verb == "cancel" and asker is not None:
+            return self.cancel_by_buyer(claim, *details)
         answer: str = getattr(self, verb)(claim, *details)
         return answer
 
@@ -178,6 +180,12 @@ class Model:
         claim.seats, claim.pools = claim.seats - seats, left
         claim.story.append("confirmed")
         return "confirmed"
+
+    def cancel_by_buyer(self, claim: Claim, seats: set[str], pools: dict[str, int]) -> str:
+        """As for the shop, but what would be undone is refused: this event lets no buyer cancel."""
+        answer = self.cancel(copy.deepcopy(claim), seats, pools)
+        undoes = claim.state == "confirmed" and answer in {"cancelled", "confirmed"}
+        return "cancel_refused" if undoes else answer
 
     def block(self, seat: str, *, blocked: bool) -> str:
         """Unless it has an active owner."""

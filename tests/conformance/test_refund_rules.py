@@ -13,11 +13,11 @@ from tests.money.scripted_gateway import CAPTURED, PROCESSING
 
 from earmark.domain.bookable_event import Event
 from earmark.domain.booking_state_machine import State
-from earmark.domain.id_types import Buyer, EventId
+from earmark.domain.id_types import EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState, ReportedState
 from earmark.domain.refund_rules import Reason, Ruling
-from earmark.engine.commands_and_results import Actor, Cancel, Confirm, Decided, Full, Replayed
+from earmark.engine.commands_and_results import Cancel, Confirm, Decided, Full, Replayed
 from earmark.engine.ports.gateway import GatewaySilent, Report
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import PaymentInProgress, RefundRefused
@@ -205,22 +205,6 @@ async def test_a_shop_that_says_how_much_is_under_no_rule(shop: Shop, asked: int
     assert (refused.value.available, refused.value.asked) == (left, left + 1)
     await shop.cancel(sold, refund=Full.FULL)
     assert (await shop.payment(sold)).refunding == min(refund + PRICE, 2 * PRICE)
-
-
-@pytest.mark.parametrize("asked", [Full.FULL, PRICE, PRICE - 449])
-async def test_a_buyer_never_gets_more_than_the_rules_give(shop: Shop, asked: int | Full) -> None:
-    """Asking for more is refused, and nothing moves; saying nothing gives what the rules give."""
-    await open_with(shop, refund_fee_percent=10)
-    sold = await sale(shop)
-    alice = Actor(name="alice's token", mode=Mode.LIVE, buyer=Buyer("alice"))
-    about: dict[str, Any] = {"actor": alice, "booking_id": sold.id}
-    with pytest.raises(RefundRefused) as refused:
-        await shop.engine.cancel(Cancel(**about, entry_id=shop.engine.ids.entry_id(), refund=asked))
-    assert refused.value.available == PRICE - 450
-    assert (await shop.booking(sold)).state is State.CONFIRMED
-    answer = await shop.engine.cancel(Cancel(**about, entry_id=shop.engine.ids.entry_id()))
-    assert isinstance(answer, Decided)
-    assert answer.value.money == Ruling(refund=PRICE - 450, fee=450, reason=Reason.WITHIN_WINDOW)
 
 
 async def test_a_shop_may_give_back_what_a_cancel_kept(shop: Shop) -> None:

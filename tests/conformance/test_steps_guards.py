@@ -320,6 +320,7 @@ ONLY_POSTGRES = {
     "nothing_is_truncated",
     "entry_is_queued_once",
     "total_of_an_event",
+    "buyer_cancel_limit_not_negative",  # a check of that name in SQLite's column
 }
 ONLY_SQLITE = {
     "booking_is_not_replaced",

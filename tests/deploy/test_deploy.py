@@ -43,6 +43,7 @@ ASKED = {
     "EARMARK_SECRET": "of-the-tests-0123456789abcdefghijk",
     "EARMARK_TRUST_PROXY": "1",
     "EARMARK_STRIPE_KEY": "",
+    "EARMARK_STRIPE_PUBLISHABLE_KEY": "",
     "EARMARK_STRIPE_WEBHOOK_SECRET": "",
     "EARMARK_BALANCE": "off",
     "EARMARK_ACCOUNT_SECRET": "",
@@ -165,6 +166,7 @@ def test_stripes_settings_reach_the_servers() -> None:
     for service in ("server", "worker"):
         named = SERVICES[service]["environment"]
         assert named["EARMARK_STRIPE_KEY"] == "${EARMARK_STRIPE_KEY:-}"
+        assert named["EARMARK_STRIPE_PUBLISHABLE_KEY"] == "${EARMARK_STRIPE_PUBLISHABLE_KEY:-}"
         assert named["EARMARK_STRIPE_WEBHOOK_SECRET"] == "${EARMARK_STRIPE_WEBHOOK_SECRET:-}"
         assert config.read(settings_of(SERVICES[service])).stripe_key is None
 

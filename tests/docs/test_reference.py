@@ -140,6 +140,11 @@ def test_every_setting_is_listed_as_the_code_has_it() -> None:
     ]
 
 
+LONG_TEXT = "something that is long enough for a secret"
+FITTING_TEXTS = {"allowed_origins": "https://shop.example"}
+"""Of settings that take not every text."""
+
+
 @pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.variable)
 def test_every_variable_is_read_under_each_of_its_names(setting: config.Setting) -> None:
     """A variable on the page has an effect, and its source is recorded."""
@@ -147,7 +152,7 @@ def test_every_variable_is_read_under_each_of_its_names(setting: config.Setting)
         bool: ("off" if setting.default else "on", not setting.default),
         int: (f"{setting.about.least:.0f}", setting.about.least),
         float: (f"{setting.about.least}", setting.about.least),
-        str: ("something that is long enough for a secret", "something that is long enough for a secret"),
+        str: (FITTING_TEXTS.get(setting.name, LONG_TEXT),) * 2,
     }[setting.kind]
     for variable in (setting.variable, *setting.about.also):
         assert getattr(config.read({variable: text}), setting.name) == value

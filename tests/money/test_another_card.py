@@ -177,7 +177,7 @@ async def test_control_without_the_mark_a_sale_is_undone_by_the_void(
 
 
 async def test_a_process_killed_after_the_void_leaves_the_hold(world: World) -> None:
-    """It was voided, and the calling process was killed: the worker learns it, and does not count a decline."""
+    """It was voided, and the calling process was killed: the worker learns it, and the hold has its own time left."""
     held, _ = await left(world)
     world.sandbox.script.append(FaultRule(name="void", fault=Fault.REPLY_LOST))
     world.sandbox.script.append(FaultRule(name="void", fault=Fault.ERROR_BEFORE, times=2))
@@ -186,7 +186,8 @@ async def test_a_process_killed_after_the_void_leaves_the_hold(world: World) -> 
     world.sandbox.script.clear()
     world.clock.advance(300)
     await world.driver.reconcile(limit=9)
-    assert (await world.booking(held)).state is State.HELD
+    after = await world.booking(held)
+    assert (after.state, after.expires_at) == (State.HELD, held.expires_at)
     assert await ends(world, held) == [("failed", "replaced")]
     assert (await world.pay(world.ask_to_pay(held))).booking.state is State.CONFIRMED
 

@@ -10,14 +10,16 @@ import stripe
 
 from earmark.sandbox import payment_methods
 from earmark.sandbox.bank import REFUND_SECONDS
-from earmark.sandbox.payment_methods import METHODS
+from earmark.sandbox.model import IntentStatus
+from earmark.sandbox.payment_methods import DECISION_SECONDS, METHODS, OFFERED
 
-from .support import client_of, create, until
+from .support import authorised, client_of, create, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from earmark.clock import MovableClock
+    from earmark.sandbox.bank import Bank
     from earmark.sandbox.server import RunningSandbox
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sandbox.md"
@@ -80,6 +82,7 @@ EXPECTED = {
     "declined": no("card_declined", "generic_decline"),
     "insufficient_funds": no("card_declined", "insufficient_funds"),
     "processing": f"processing, {PAID}",
+    "processing_then_paid": f"processing, {PAID}",
     "capture_fail": f"authorised, capture {no('card_declined', 'do_not_honor')}",
     "refund_fail": "authorised, captured, refund failed",
     "refund_pending": "authorised, captured, refund pending",
@@ -261,8 +264,60 @@ def test_a_charge_shows_its_card_and_its_risk(client: stripe.StripeClient) -> No
     assert (charge.outcome["type"], charge.outcome["risk_level"]) == ("blocked", "highest")
 
 
-def test_the_reference_shows_the_table() -> None:
-    """Line by line; `python -m earmark.sandbox.payment_methods` prints the table."""
+NUMBERS = {
+    "visa": "4242",
+    "mastercard": "4444",
+    "visa_chargeDeclined": "0002",
+    "visa_chargeDeclinedInsufficientFunds": "9995",
+    "visa_chargeDeclinedLostCard": "9987",
+    "visa_chargeDeclinedStolenCard": "9979",
+    "chargeDeclinedExpiredCard": "0069",
+    "chargeDeclinedIncorrectCvc": "0127",
+    "chargeDeclinedProcessingError": "0119",
+    "radarBlock": "0019",
+    "threeDSecure2Required": "3220",
+    "authenticationRequired": "3184",
+    "threeDSecureRequiredChargeDeclined": "1629",
+    "threeDSecureRequiredProcessingError": "1280",
+    "threeDSecureOptional": "3055",
+    "pendingRefund": "7726",
+    "refundFail": "5126",
+    "createDispute": "0259",
+}
+"""The last digits on Stripe's own page, by name without the prefix."""
+
+
+def test_an_offered_card_has_the_number_of_stripes_page() -> None:
+    """A buyer who knows Stripe's test numbers recognises the card; only the sandbox's own cards have none."""
+    shown = {card.method.removeprefix(payment_methods.PREFIX): card.last4 for card in OFFERED}
+    assert {name: last4 for name, last4 in shown.items() if last4} == NUMBERS
+    assert all(METHODS[card.method].own for card in OFFERED if card.last4 is None)
+
+
+def test_a_charge_over_http_shows_the_last_digits(client: stripe.StripeClient) -> None:
+    """Where Stripe's API has them."""
+    charge = create(client, "pm_card_mastercard").latest_charge
+    assert charge["payment_method_details"]["card"]["last4"] == "4444"
+
+
+def test_a_payment_that_is_decided_later_is_paid_by_the_clock(bank: Bank, clock: MovableClock) -> None:
+    """Without a test that decides it, so that a demo shows the whole way; not a moment too early."""
+    intent = authorised(bank, "pm_card_processing_then_paid")
+    clock.advance(DECISION_SECONDS - 1)
+    assert bank.intent(intent.id).status is IntentStatus.PROCESSING
+    clock.advance(1)
+    assert bank.intent(intent.id).status is IntentStatus.REQUIRES_CAPTURE
+
+
+def test_a_payment_that_a_test_has_decided_is_not_decided_again(bank: Bank, clock: MovableClock) -> None:
+    """The clock changes only what still waits."""
+    intent = authorised(bank, "pm_card_processing_then_paid")
+    bank.decide(intent.id, succeed=False)
+    clock.advance(DECISION_SECONDS)
+    assert bank.intent(intent.id).status is IntentStatus.REQUIRES_PAYMENT_METHOD
+
+
+def test_the_reference_shows_both_tables() -> None:
+    """Line by line; `python -m earmark.sandbox.payment_methods` prints them."""
     shown = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
-    table = list(payment_methods.rows())
-    assert shown[: len(table)] == table
+    assert shown == [*payment_methods.rows(), *payment_methods.offered_rows()]

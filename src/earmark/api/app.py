@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from hashlib import sha256
 from http import HTTPStatus
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,11 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from earmark.api import problem_response
+from earmark.api.cross_origin_requests import preflights
 from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
+from earmark.api.page_files import media_type_of, page_files
+from earmark.api.page_security_headers import SECURITY_HEADERS, checkout_page_headers
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import (
     bookings,
@@ -29,9 +31,12 @@ from earmark.api.routes import (
     list_and_break_locks,
     ops_console_data,
     pay_refund_and_list_payments,
+    payment_methods_of_event,
     receive_gateway_callbacks,
     result_by_idempotency_key,
     seat_map_stream,
+    ticket_page_and_calendar,
+    tickets,
     webhooks_and_deliveries,
 )
 from earmark.domain.mask_and_reference_payment_method import SANDBOX
@@ -46,18 +51,21 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from earmark.api.cross_origin_requests import AllowedOrigins
     from earmark.api.open_services_for_handlers import Services
     from earmark.api.request_context_for_handlers import RequestContext
     from earmark.sandbox.model import BankIntent
 
 ROOTS_MAX = 8
 """The OpenAPI document is cached as JSON for so many mount prefixes."""
-PAGES = {"/": "index.html", "/docs": "docs.html", "/ops": "ops.html"}
-MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
+CHECKOUT = "/checkout"
+PAGES = {
+    "/": "index.html",
+    CHECKOUT: "checkout.html",
+    "/bookings": "bookings.html",
+    "/docs": "docs.html",
+    "/ops": "ops.html",
+    "/door": "door.html",
 }
 
 
@@ -112,8 +120,10 @@ ENDPOINTS = (
     *seat_map_stream.ENDPOINTS,
     *bookings.ENDPOINTS,
     *result_by_idempotency_key.ENDPOINTS,
+    *payment_methods_of_event.ENDPOINTS,
     *pay_refund_and_list_payments.ENDPOINTS,
     *receive_gateway_callbacks.ENDPOINTS,
+    *tickets.ENDPOINTS,
     *webhooks_and_deliveries.ENDPOINTS,
     *issue_guest_token.ENDPOINTS,
     *issue_buyer_token.ENDPOINTS,
@@ -151,10 +161,14 @@ def create_app(services: Services) -> ASGIApp:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
 
-    answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in (*ENDPOINTS, METRICS)]
-    routes = [Route(endpoint.path, answer, methods=[endpoint.method]) for endpoint, answer in answers]
-    routes += [Route(path, _page(file)) for path, file in PAGES.items()]
-    routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
+    served = (*ENDPOINTS, *ticket_page_and_calendar.PAGES, METRICS)
+    answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in served]
+    calls: list[tuple[str, str, ASGIApp]] = [(endpoint.method, endpoint.path, answer) for endpoint, answer in answers]
+    calls += [("OPTIONS", path, answer) for path, answer in preflights(ENDPOINTS, services.origins)]
+    routes = [Route(path, answer, methods=[method]) for method, path, answer in calls]
+    headers = {CHECKOUT: checkout_page_headers(services.payments)}
+    routes += [Route(path, _page(file, headers.get(path, SECURITY_HEADERS))) for path, file in PAGES.items()]
+    routes += [Route("/openapi.json", describe), Route("/web/{file:path}", _asset(services.origins))]
     routes += _sandbox_page(services)
     services.metrics.watch(services.engine, gateways=services.payments.gateways)
     if services.locks:
@@ -165,7 +179,7 @@ def create_app(services: Services) -> ASGIApp:
     pages = Starlette(routes=routes, exception_handlers={HTTPException: _no_route, EarmarkError: _refused})
     # A redirect would contain the scheme that this server sees, and behind a proxy the client uses another one.
     pages.router.redirect_slashes = False
-    router = Router([(endpoint.method, endpoint.path, answer) for endpoint, answer in answers], otherwise=pages)
+    router = Router(calls, otherwise=pages)
     return RequestLog(router, metrics=services.metrics, tracing=services.tracing)
 
 
@@ -192,32 +206,31 @@ def _sandbox_page(services: Services) -> list[Route]:
     return three_d_secure_page.routes(gateway.sandbox, acted=acted, body_seconds_max=services.body_timeout.seconds)
 
 
-def _page(file: str) -> Any:
+def _page(file: str, headers: dict[str, str]) -> Any:
     async def page(_: Request) -> Response:
-        return _file(file)
+        return _file(file, headers)
 
     return page
 
 
-async def _asset(request: Request) -> Response:
-    return _file(request.path_params["file"])
+def _asset(origins: AllowedOrigins) -> Any:
+    """A file of the pages. Pages of listed sites may import its modules, and read no page."""
+
+    async def asset(request: Request) -> Response:
+        response = _file(request.path_params["file"])
+        if not request.path_params["file"].endswith(".html"):
+            response.raw_headers += origins.headers(request.scope)
+        return response
+
+    return asset
 
 
-def _file(name: str) -> Response:
-    found = _files().get(name)
+def _file(name: str, security_headers: dict[str, str] = SECURITY_HEADERS) -> Response:
+    found = page_files().get(name)
     if found is None:
         return problem_response.respond(problem_response.NotFound())
-    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
-    headers = {**SECURITY_HEADERS, "Cache-Control": "no-cache"}
-    return Response(found, media_type=media_type, headers=headers)
-
-
-@cache
-def _files() -> dict[str, bytes]:
-    """The pages' own files, by name: no other file is served."""
-    folder = resources.files("earmark") / "web"
-    own = (file for file in folder.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES)
-    return {file.name: file.read_bytes() for file in own}
+    headers = {**security_headers, "Cache-Control": "no-cache"}
+    return Response(found, media_type=media_type_of(name), headers=headers)
 
 
 async def _no_route(request: Request, exception: Exception) -> Response:

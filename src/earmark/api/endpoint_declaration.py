@@ -26,6 +26,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     or_scope: Scope | None = None
     """Another scope that is accepted too."""
     body: Any = None
+    before_token: bool = False
+    """Whether buyers call it before they have a token. An endpoint with the scope `buy` is for buyers anyhow."""
     raw: bool = False
     """Whether the handler reads the body itself, byte for byte."""
     status: HTTPStatus = HTTPStatus.OK

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from earmark.api import refuse_unknown_parameters
 from earmark.api.auth.authenticate import authenticate
+from earmark.api.cross_origin_requests import adding, is_for_buyers
 from earmark.api.limit_rejections_per_second import RejectionThrottle
 from earmark.api.middleware.log_count_and_trace_requests import note
 from earmark.api.middleware.read_and_decode_body import BodyDecoder, read_body
@@ -44,6 +45,7 @@ class EndpointApp:
         self._services = services
         self._decoder = BodyDecoder(endpoint.body) if endpoint.body else None
         self._queue = services.engine.queues.get(endpoint.name)
+        self._origins = services.origins if services.origins and is_for_buyers(endpoint) else None
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Reject it or handle it, record the outcome, send the response."""
@@ -56,10 +58,11 @@ class EndpointApp:
         else:
             response, outcome = await self._handle(scope, receive)
         note(scope, verb=endpoint.name, route=endpoint.path, outcome=outcome)
+        also = () if self._origins is None else self._origins.headers(scope)
         if isinstance(response, ApiResponse):
-            await response.send(send)
+            await response.send(send, also=also)
         else:
-            await response(scope, receive, send)
+            await response(scope, receive, adding(also, send) if also else send)
 
     async def _handle(self, scope: AsgiScope, receive: Receive) -> tuple[ApiResponse | Response, str]:
         """Authenticate, read, decode, call the handler; the response and the outcome to count."""

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.api.auth.keys_and_tokens import Authenticator
+from earmark.api.cross_origin_requests import AllowedOrigins
 from earmark.api.middleware.rate_limits import RateLimits
 from earmark.api.middleware.read_and_decode_body import BodyTimeout
 from earmark.api.middleware.requests_in_flight_and_shutdown import RequestsInFlight
 from earmark.api.middleware.run_handler_within_deadline import Deadline
 from earmark.api.shared_readiness_check import Readiness
 from earmark.clock import SystemClock
+from earmark.config_checks import origins_of
 from earmark.engine.engine import Engine
 from earmark.engine.ports.heartbeats import ALIVE_SECONDS, alive_seconds
 from earmark.engine.ports.store import Clock
@@ -53,6 +55,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     payments: PaymentService
     locks: Locks | None = None
     """None where no Redis is set up."""
+    origins: AllowedOrigins = msgspec.field(default_factory=AllowedOrigins)
+    """Other sites whose pages may call what buyers call."""
     limits: RateLimits = msgspec.field(default_factory=RateLimits)
     deadline: Deadline = msgspec.field(default_factory=lambda: Deadline(SECONDS_MAX))
     body_timeout: BodyTimeout = msgspec.field(default_factory=lambda: BodyTimeout(BODY_SECONDS_MAX))
@@ -129,6 +133,7 @@ def _services(runtime: Runtime, *, metrics: Metrics, tracing: Tracing | None) ->
         seat_map_cache=SeatMapCache(engine, clock=clock, render=render_map, seconds_max=settings.map_cache_seconds),
         payments=runtime.payments,
         locks=runtime.locks,
+        origins=AllowedOrigins(origins_of(settings.allowed_origins)),
         limits=RateLimits(
             per_key=settings.requests_per_second_per_key,
             per_buyer=settings.requests_per_second_per_buyer,

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from earmark import errors
 from earmark.domain import decline_limits
+from earmark.domain.buyer_cancel_rules import WhyNot
 from earmark.domain.payment import BANK_BUSY
 from earmark.errors import EarmarkError, Forbidden, NotFound, Refusal, Unauthorized
 from earmark.observability.redaction import clean
@@ -93,6 +94,7 @@ STATUS: dict[str, HTTPStatus] = {
     "lock_unknown": HTTPStatus.NOT_FOUND,
     "webhook_unknown": HTTPStatus.NOT_FOUND,
     "delivery_unknown": HTTPStatus.NOT_FOUND,
+    "scan_unknown": HTTPStatus.NOT_FOUND,
     "not_found": HTTPStatus.NOT_FOUND,
     "event_exists": HTTPStatus.CONFLICT,
     "seats_taken": HTTPStatus.CONFLICT,
@@ -110,8 +112,10 @@ STATUS: dict[str, HTTPStatus] = {
     "payment_declined": HTTPStatus.PAYMENT_REQUIRED,
     "too_many_declines": HTTPStatus.CONFLICT,
     "refund_refused": HTTPStatus.CONFLICT,
+    "cancel_refused": HTTPStatus.CONFLICT,
     "idempotency_in_progress": HTTPStatus.CONFLICT,
     "webhook_disabled": HTTPStatus.CONFLICT,
+    "undo_refused": HTTPStatus.CONFLICT,
     "booking_expired": HTTPStatus.GONE,
     "idempotency_mismatch": HTTPStatus.UNPROCESSABLE_ENTITY,
     "invalid_request": HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -152,6 +156,7 @@ ECHOED_CODES = frozenset(
         "lock_unknown",
         "webhook_unknown",
         "delivery_unknown",
+        "scan_unknown",
         "invalid_request",
     }
 )
@@ -250,6 +255,12 @@ def _invalid(wrong: Mapping[str, str]) -> str:
     return f"Please check {wrong['path'] or 'the request'}: {wrong['message']}."
 
 
+_CANCEL_REFUSED: dict[str, str] = {
+    WhyNot.PAID_ELSEWHERE: "You paid for this booking elsewhere. Please ask the shop to cancel it.",
+    WhyNot.CHECKED_IN: "This booking was used already and cannot be cancelled.",
+    WhyNot.TOO_LATE: "It is too late to cancel this booking.",
+}
+_ASK_THE_SHOP = "This booking cannot be cancelled here. Please ask the shop."
 _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "seat_unknown": lambda facts: f"This event has no {_seats(facts['seats'])}.",
     "none_available": lambda facts: _none_available(facts["asked"], facts["available"]),
@@ -267,6 +278,8 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "lock_unknown": "This lock is not held.",
     "webhook_unknown": "We could not find this webhook.",
     "delivery_unknown": "We could not find this delivery.",
+    "scan_unknown": "We could not find this scan.",
+    "undo_refused": "This admission cannot be undone.",
     "webhook_disabled": "This webhook is switched off. Please switch it on first.",
     "not_found": "We could not find this page.",
     "event_exists": "This event is there already.",
@@ -279,6 +292,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "payment_declined": _declined,
     "too_many_declines": _too_many_declines,
     "refund_refused": "That is more than can be given back.",
+    "cancel_refused": lambda facts: _CANCEL_REFUSED.get(facts["why"], _ASK_THE_SHOP),
     "idempotency_in_progress": "Your first request is still being processed. Please wait a moment.",
     "idempotency_mismatch": "This looks like a different request. Please start again.",
     "callback_refused": "This was not sent by the gateway.",

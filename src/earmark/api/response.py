@@ -11,7 +11,7 @@ from earmark.api import problem_response
 from earmark.engine.commands_and_results import Decided, Replayed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from starlette.types import Send
@@ -36,8 +36,8 @@ class ApiResponse(msgspec.Struct, kw_only=True):
     media_type: str = JSON
     headers: dict[str, str] = {}
 
-    async def send(self, send: Send) -> None:
-        """Send the response start and body over ASGI."""
+    async def send(self, send: Send, *, also: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Send the response start and body over ASGI, with these headers too."""
         headers = [(b"content-type", _MEDIA_TYPES.get(self.media_type) or self.media_type.encode())]
         if self.status not in _WITHOUT_BODY:
             headers.append((b"content-length", b"%d" % len(self.body)))
@@ -45,6 +45,7 @@ class ApiResponse(msgspec.Struct, kw_only=True):
             headers += [
                 (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()
             ]
+        headers += also
         await send({"type": "http.response.start", "status": int(self.status), "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 

@@ -1,19 +1,21 @@
-"""The event of `earmark demo`: a theatre with stalls, balcony and standing room, some seats already sold or blocked."""
+"""The theatre of `earmark demo`: stalls, balcony and standing room, some seats already sold or blocked."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from earmark.api.auth.keys_and_tokens import TEST_PREFIX
+from earmark.cli import demo_arena_and_club
 from earmark.domain.bookable_event import Event
-from earmark.domain.id_types import Buyer, EventId, PoolId, SeatId
+from earmark.domain.id_types import EventId, PoolId, SeatId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.pool import Pool
 from earmark.domain.seat import Seat
-from earmark.engine.commands_and_results import Actor, Confirm, CreateEvent, Hold
+from earmark.engine.commands_and_results import Actor, CreateEvent
 from earmark.errors import EventExists
 from earmark.wiring import runtime
 
@@ -29,18 +31,22 @@ PER_ROW = 16
 
 
 async def seed(settings: Settings) -> EventId:
-    """Create the event, unless an earlier run has."""
+    """Create the events that an earlier run has not."""
     assert settings.admin_key is not None
     engine = await runtime.open_engine(msgspec.structs.replace(settings, redis_url=None))
     actor = Actor(name="demo", mode=Mode.TEST if settings.admin_key.startswith(TEST_PREFIX) else Mode.LIVE)
     try:
-        await _create(engine, actor)
-        await _sell_some(engine, actor)
-    except EventExists:
-        pass
+        for create in (_create_theatre, demo_arena_and_club.create_club, demo_arena_and_club.create_arena):
+            with suppress(EventExists):
+                await create(engine, actor)
     finally:
         await engine.close()
     return THEATRE
+
+
+async def _create_theatre(engine: Engine, actor: Actor) -> None:
+    await _create(engine, actor)
+    await _sell_some(engine, actor)
 
 
 async def _create(engine: Engine, actor: Actor) -> None:
@@ -77,20 +83,4 @@ def _seats() -> Iterator[Seat]:
 
 async def _sell_some(engine: Engine, actor: Actor) -> None:
     for buyer, seats in (("early-bird-1", ("C7", "C8")), ("early-bird-2", ("D9", "D10", "D11"))):
-        hold = Hold(
-            actor=actor,
-            entry_id=engine.ids.entry_id(),
-            booking_id=engine.ids.booking_id(),
-            event_id=THEATRE,
-            buyer=Buyer(buyer),
-            seats=tuple(SeatId(seat) for seat in seats),
-        )
-        await engine.hold(hold)
-        paid = Confirm(
-            actor=actor,
-            entry_id=engine.ids.entry_id(),
-            booking_id=hold.booking_id,
-            payment_id=f"demo-{buyer}",
-            payment_method="cash",
-        )
-        await engine.confirm(paid)
+        await demo_arena_and_club.sell(engine, actor, THEATRE, buyer=buyer, seats=seats)

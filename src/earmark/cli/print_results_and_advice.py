@@ -46,6 +46,7 @@ ADVICE = {
     "payment_in_progress": "Wait for it: see `earmark show`.",
     "payment_used": "Every sale has a payment of its own.",
     "refund_refused": "Refund less.",
+    "cancel_refused": "Use a key that may sell: the rules for buyers do not limit it.",
     "idempotency_mismatch": "Choose another --idempotency-key for another request.",
     "overloaded": "Try again in a moment.",
     "outcome_unknown": "Look with `earmark show` before you try again.",

@@ -41,6 +41,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     refund_fee_percent: int = 0
     refund_fee_fixed: int = 0
     """What is kept of each cancellation, in minor units; see `refunds`."""
+    buyer_cancel_until_seconds: int | None = None
+    """How long before the start a buyer may still cancel without the shop; never, if it is not said."""
     version: int = 1
 
     def is_over(self, *, now: datetime) -> bool:

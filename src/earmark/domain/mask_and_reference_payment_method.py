@@ -12,6 +12,7 @@ import re
 
 BALANCE = "balance"
 SANDBOX = "sandbox"
+STRIPE = "stripe"
 
 CODE_LENGTH_MIN = 16
 """Of a code that an operator chose."""

@@ -206,7 +206,7 @@ class Cancel(BookingCommand, frozen=True, kw_only=True):
     reason: str | None = None
     refund: int | Full | None = None
     """How much goes back of money that was taken here: `Full` is the price of what is undone; None is what the event's
-    rules give, and a buyer's own cancel never gives more than those."""
+    rules give. A buyer names none."""
 
 
 class Pay(BookingCommand, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING, TypedDict
 
 from earmark.domain.detect_card_numbers import check_method
-from earmark.domain.mask_and_reference_payment_method import BALANCE, SANDBOX
+from earmark.domain.mask_and_reference_payment_method import BALANCE, SANDBOX, STRIPE
 from earmark.domain.payment import Capture
 from earmark.engine.commands_and_results import Decided
 from earmark.engine.ports.gateway import as_code_taker
@@ -45,23 +45,35 @@ class PaymentService:
         *,
         seconds: float = ANSWER_SECONDS,
         capture: Capture = Capture.MANUAL,
+        stripe_publishable_key: str | None = None,
     ) -> None:
         self._engine = engine
         self.gateways = gateways
         self.capture = capture
         """When the money is taken where a request of the shop does not say."""
+        self.stripe_publishable_key = stripe_publishable_key
+        """What a page needs to take cards for Stripe; None where no page does."""
         self.driver = PaymentDriver(engine, gateways)
         self._seconds = seconds
 
+    def fitting(self, mode: Mode) -> list[str]:
+        """The gateways for events of this mode. The first is that of a request which names none.
+
+        That is Stripe where a page takes cards for it, else the sandbox for tests, and for a live event the only one.
+        An account is only charged where a request names the gateway of accounts.
+        """
+        stripe_first = STRIPE if self.stripe_publishable_key else None
+        fit = (name for name, gateway in self.gateways.items() if gateway.mode == mode)
+        return sorted(fit, key=lambda name: (name != stripe_first, name != SANDBOX, name == BALANCE, name))
+
     def choose(self, named: str | None, *, mode: Mode) -> str:
-        """The gateway for a payment; where none is named, the sandbox for tests, and for a live event the only one."""
-        fit = sorted(name for name, gateway in self.gateways.items() if gateway.mode == mode)
+        """The gateway for a payment: the one that is named, else the first that fits."""
+        fit = self.fitting(mode)
         if named is None and fit:
-            # An account is only charged where a request names the gateway of accounts.
-            return SANDBOX if SANDBOX in fit else min(fit, key=lambda name: (name == BALANCE, name))
+            return fit[0]
         if named in fit:
             return named
-        which = f"is one of {', '.join(fit)}" if fit else f"this server has none for {mode} events"
+        which = f"is one of {', '.join(sorted(fit))}" if fit else f"this server has none for {mode} events"
         raise InvalidRequest.at("gateway", which)
 
     def terms(self, actor: Actor, *, method: str | None, gateway: str | None, capture: Capture | None) -> PaymentTerms:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from earmark.sandbox.bank import Bank
 from earmark.sandbox.call_pipeline import CallPipeline
 from earmark.sandbox.callbacks import CallbackSender, Deliver
+from earmark.sandbox.confirmation_tokens import ConfirmationTokens
 from earmark.sandbox.faults import FaultScript
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Sandbox:
-    """A simulated bank, the pipeline of calls to it, its fault script and its callback sender.
+    """A simulated bank, the pipeline of calls to it, its fault script, its callback sender and its confirmation tokens.
 
     Ids are random unless a `seed` is given; key and secret are random unless they are given. It keeps everything in
     memory, unless `payments_max` bounds the payments, and `log_max` each of calls, callbacks, events and ledger lines.
@@ -42,3 +43,4 @@ class Sandbox:
         self.callbacks = CallbackSender(self, self.script, deliver=deliver, log_max=log_max)
         self.bank = Bank(clock, seed=seed, listener=self.callbacks.queue, payments_max=payments_max, log_max=log_max)
         self.pipeline = CallPipeline(self.bank, self.script, log_max=log_max, keys_max=payments_max)
+        self.confirmation_tokens = ConfirmationTokens(clock, self.bank.new_id)

@@ -39,7 +39,7 @@ from earmark.sandbox.model import (
     invalid,
     missing,
 )
-from earmark.sandbox.payment_methods import METHODS, Card, RefundBehaviour
+from earmark.sandbox.payment_methods import DECISION_SECONDS, METHODS, Card, RefundBehaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,6 +68,13 @@ class _DueRefund(msgspec.Struct, frozen=True):
     at: datetime
 
 
+class _DueDecision(msgspec.Struct, frozen=True):
+    """A processing payment that is authorised at this time without a request."""
+
+    intent_id: str
+    at: datetime
+
+
 class Bank:
     """One simulated bank. Every public method first applies the changes that are due by the clock."""
 
@@ -84,6 +91,7 @@ class Bank:
         self._records = BankRecords(clock, seed=seed, listener=listener, payments_max=payments_max, log_max=log_max)
         self._late: list[_LateMoney] = []
         self._refunds_later: list[_DueRefund] = []
+        self._decisions_later: list[_DueDecision] = []
 
     # Requests of a shop.
 
@@ -98,6 +106,7 @@ class Bank:
         confirm: bool = True,
         return_url: str | None = None,
         description: str | None = None,
+        in_page: bool = False,
         scripted: ScriptedOutcome = AS_REQUESTED,
     ) -> BankIntent:
         """Create an intent and, with `confirm`, authorise it. A decline raises a refusal that carries the intent."""
@@ -120,6 +129,7 @@ class Bank:
             metadata=dict(metadata or {}),
             return_url=return_url,
             description=description,
+            in_page=in_page,
             status=IntentStatus.REQUIRES_CONFIRMATION if method else IntentStatus.REQUIRES_PAYMENT_METHOD,
         )
         self._records.add(intent)
@@ -300,6 +310,10 @@ class Bank:
         landing, self._late = self._late, []
         return [self._land(one) for one in landing if one.intent_id in self._records.intents]
 
+    def new_id(self, prefix: str) -> str:
+        """A new unique id, for what is kept beside the bank."""
+        return self._records.new_id(prefix)
+
     def tick(self) -> None:
         """Apply the changes that are due by the clock, without a request."""
         self._apply_due_changes()
@@ -307,7 +321,7 @@ class Bank:
     # Internals.
 
     def _apply_due_changes(self) -> BankRecords:
-        """Expire old authorisations, let due late money arrive and change due refunds; returns the current records."""
+        """Expire old authorisations, and change what is due by the clock; returns the current records."""
         now = self.clock.now()
         while self._records.open:
             intent_id, since = next(iter(self._records.open.items()))
@@ -319,8 +333,16 @@ class Bank:
         for one in due:
             if one.intent_id in self._records.intents:
                 self._land(one)
+        self._decide_payments(now)
         self._move_refunds(now)
         return self._records
+
+    def _decide_payments(self, now: datetime) -> None:
+        """Authorise the processing payments that are due, unless a request has decided them before."""
+        while self._decisions_later and self._decisions_later[0].at <= now:
+            intent = self._records.intents.get(self._decisions_later.pop(0).intent_id)
+            if intent is not None and intent.status is IntentStatus.PROCESSING:
+                self._records.approve(intent)
 
     def _move_refunds(self, now: datetime) -> None:
         """Change the refunds that are due, unless a request has decided them before."""
@@ -341,6 +363,9 @@ class Bank:
             intent = self._records.fail(intent, problem)
             self._postpone(intent, scripted, capture=False)
             raise BankRefusal(RefusalKind.CARD, problem, intent=intent, kept=True)
+        if card.decided_later:
+            at = self.clock.now() + timedelta(seconds=DECISION_SECONDS)
+            self._decisions_later.append(_DueDecision(intent.id, at))
         return self._records.wait(intent, card.wait) if card.wait else self._records.approve(intent)
 
     def _postpone(self, intent: BankIntent, scripted: ScriptedOutcome, *, capture: bool) -> None:

@@ -67,6 +67,8 @@ class BankIntent(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str]
     return_url: str | None = None
     description: str | None = None
+    in_page: bool = False
+    """Whether Stripe.js in the shop's page handles its action, rather than a page that the buyer is sent to."""
     status: IntentStatus = IntentStatus.REQUIRES_CONFIRMATION
     captured: int = 0
     refunding: int = 0

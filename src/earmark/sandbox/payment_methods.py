@@ -48,12 +48,16 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     does: str
     """What happens, for the reference page."""
     brand: str = "visa"
+    last4: str | None = None
+    """The last digits of its number, where Stripe's page gives one and a checkout page offers the card."""
     country: str = "US"
     funding: str = "credit"
     decline: Problem | None = None
     """Why the confirmation is declined."""
     wait: IntentStatus | None = None
     """The status in which the intent waits before it is authorised."""
+    decided_later: bool = False
+    """Whether what is processing is authorised after `DECISION_SECONDS`, and not only when a test decides it."""
     after: Problem | None = None
     """Why it is declined although the buyer has authenticated."""
     capture: Problem | None = None
@@ -85,11 +89,14 @@ EXPIRED = Problem(code="expired_card", message="The card has expired.")
 INCORRECT_CVC = Problem(code="incorrect_cvc", message="The card's security code is incorrect.")
 PROCESSING_ERROR = Problem(code="processing_error", message="The card could not be processed. Try again later.")
 
+DECISION_SECONDS = 10
+"""After how many seconds a payment that is decided later is decided."""
+
 PAID = "is paid"
 BRANDS = {
-    "visa": Card(does=PAID),
+    "visa": Card(does=PAID, last4="4242"),
     "visa_debit": Card(does=PAID, funding="debit"),
-    "mastercard": Card(does=PAID, brand="mastercard"),
+    "mastercard": Card(does=PAID, last4="4444", brand="mastercard"),
     "mastercard_debit": Card(does=PAID, brand="mastercard", funding="debit"),
     "mastercard_prepaid": Card(does=PAID, brand="mastercard", funding="prepaid"),
     "amex": Card(does=PAID, brand="amex"),
@@ -120,14 +127,14 @@ COUNTRIES = {
 }
 NO = "is declined"
 DECLINES = {
-    "visa_chargeDeclined": Card(does=NO, decline=DECLINED),
-    "visa_chargeDeclinedInsufficientFunds": Card(does=NO, decline=INSUFFICIENT_FUNDS),
-    "visa_chargeDeclinedLostCard": Card(does=NO, decline=LOST),
-    "visa_chargeDeclinedStolenCard": Card(does=NO, decline=STOLEN),
+    "visa_chargeDeclined": Card(does=NO, last4="0002", decline=DECLINED),
+    "visa_chargeDeclinedInsufficientFunds": Card(does=NO, last4="9995", decline=INSUFFICIENT_FUNDS),
+    "visa_chargeDeclinedLostCard": Card(does=NO, last4="9987", decline=LOST),
+    "visa_chargeDeclinedStolenCard": Card(does=NO, last4="9979", decline=STOLEN),
     "visa_chargeDeclinedVelocityLimitExceeded": Card(does=NO, decline=VELOCITY),
-    "chargeDeclinedExpiredCard": Card(does=NO, decline=EXPIRED),
-    "chargeDeclinedIncorrectCvc": Card(does=NO, decline=INCORRECT_CVC),
-    "chargeDeclinedProcessingError": Card(does=NO, decline=PROCESSING_ERROR),
+    "chargeDeclinedExpiredCard": Card(does=NO, last4="0069", decline=EXPIRED),
+    "chargeDeclinedIncorrectCvc": Card(does=NO, last4="0127", decline=INCORRECT_CVC),
+    "chargeDeclinedProcessingError": Card(does=NO, last4="0119", decline=PROCESSING_ERROR),
     "chargeCustomerFail": Card(does=NO, decline=DECLINED),
     # Spellings of older pages of Stripe's, which are still in use.
     "chargeDeclined": Card(does=NO, decline=DECLINED),
@@ -137,7 +144,7 @@ DECLINES = {
     "chargeDeclinedFraudulent": Card(does=NO, decline=BLOCKED),
 }
 RISKS = {
-    "radarBlock": Card(does="is blocked", decline=BLOCKED, risk="highest"),
+    "radarBlock": Card(does="is blocked", last4="0019", decline=BLOCKED, risk="highest"),
     "riskLevelHighest": Card(does="is blocked, as Stripe's default rules do", decline=BLOCKED, risk="highest"),
     "riskLevelElevated": Card(does=PAID, risk="elevated"),
     "cvcCheckFail": Card(does=PAID),
@@ -152,26 +159,34 @@ AUTHENTICATES_THEN_PAID = "asks the buyer to authenticate, then is paid"
 AUTHENTICATES_THEN_DECLINED = "asks the buyer to authenticate, then is declined"
 ACTION = IntentStatus.REQUIRES_ACTION
 AUTHENTICATIONS = {
-    "authenticationRequired": Card(does=AUTHENTICATES_THEN_PAID, wait=ACTION, country="DE"),
+    "authenticationRequired": Card(does=AUTHENTICATES_THEN_PAID, last4="3184", wait=ACTION, country="DE"),
     "authenticationRequiredOnSetup": Card(does=AUTHENTICATES_THEN_PAID, wait=ACTION, country="FR"),
     "authenticationRequiredSetupForOffSession": Card(does=AUTHENTICATES_THEN_PAID, wait=ACTION, country="IT"),
     "authenticationRequiredChargeDeclinedInsufficientFunds": Card(
         does=AUTHENTICATES_THEN_DECLINED, wait=ACTION, after=INSUFFICIENT_FUNDS, country="GB"
     ),
-    "threeDSecure2Required": Card(does=AUTHENTICATES_THEN_PAID, wait=ACTION, country="IE"),
+    "threeDSecure2Required": Card(does=AUTHENTICATES_THEN_PAID, last4="3220", wait=ACTION, country="IE"),
     "threeDSecureRequired": Card(does=AUTHENTICATES_THEN_PAID, wait=ACTION),
-    "threeDSecureRequiredChargeDeclined": Card(does=AUTHENTICATES_THEN_DECLINED, wait=ACTION, after=DECLINED),
-    "threeDSecureRequiredProcessingError": Card(does="is declined: authentication is not available", decline=DECLINED),
-    "threeDSecureOptional": Card(does="is paid without authentication"),
+    "threeDSecureRequiredChargeDeclined": Card(
+        does=AUTHENTICATES_THEN_DECLINED, last4="1629", wait=ACTION, after=DECLINED
+    ),
+    "threeDSecureRequiredProcessingError": Card(
+        does="is declined: authentication is not available", last4="1280", decline=DECLINED
+    ),
+    "threeDSecureOptional": Card(does="is paid without authentication", last4="3055"),
     "threeDSecureOptionalProcessingError": Card(does="is paid without authentication"),
     "amex_threeDSecureNotSupported": Card(does="is paid without authentication", brand="amex"),
 }
 FRAUDULENT = ScriptedDispute()
 TWO_PARTS = (FRAUDULENT, ScriptedDispute(reason="product_not_received"))
 AFTERWARDS = {
-    "pendingRefund": Card(does="is paid; a refund is pending, and made later", refunds=RefundBehaviour.MADE_LATER),
-    "refundFail": Card(does="is paid; a refund is made, and fails later", refunds=RefundBehaviour.FAIL_LATER),
-    "createDispute": Card(does="is paid, and disputed: `fraudulent`", disputes=(FRAUDULENT,)),
+    "pendingRefund": Card(
+        does="is paid; a refund is pending, and made later", last4="7726", refunds=RefundBehaviour.MADE_LATER
+    ),
+    "refundFail": Card(
+        does="is paid; a refund is made, and fails later", last4="5126", refunds=RefundBehaviour.FAIL_LATER
+    ),
+    "createDispute": Card(does="is paid, and disputed: `fraudulent`", last4="0259", disputes=(FRAUDULENT,)),
     "createDisputeProductNotReceived": Card(
         does="is paid, and disputed: `product_not_received`", disputes=(ScriptedDispute(reason="product_not_received"),)
     ),
@@ -189,6 +204,12 @@ OURS = {
     "declined": Card(does=NO, decline=DECLINED, own=True),
     "insufficient_funds": Card(does=NO, decline=INSUFFICIENT_FUNDS, own=True),
     "processing": Card(does="waits until a test decides it", wait=IntentStatus.PROCESSING, own=True),
+    "processing_then_paid": Card(
+        does="is being processed for ten seconds, then is paid",
+        wait=IntentStatus.PROCESSING,
+        decided_later=True,
+        own=True,
+    ),
     "capture_fail": Card(does="is authorised, and its capture is refused", capture=CAPTURE_REFUSED, own=True),
     "refund_fail": Card(does="is paid; a refund is refused at once", refunds=RefundBehaviour.REFUSED, own=True),
     "refund_pending": Card(
@@ -208,6 +229,48 @@ GROUPS = {
 METHODS: dict[str, Card] = {f"{PREFIX}{name}": card for group in GROUPS.values() for name, card in group.items()}
 
 
+class OfferedCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A test card that a checkout page offers a buyer."""
+
+    method: str
+    brand: str
+    last4: str | None
+    """None of the cards that only the sandbox has: they have no number."""
+    does: str
+
+
+_OFFERED = {
+    "visa": "pays at once",
+    "mastercard": "pays at once",
+    "threeDSecure2Required": "asks you to authenticate, then pays",
+    "authenticationRequired": "always asks you to authenticate, then pays",
+    "threeDSecureOptional": "could ask you to authenticate and does not; pays",
+    "visa_chargeDeclined": "is declined, without a reason",
+    "visa_chargeDeclinedInsufficientFunds": "is declined: too little money",
+    "visa_chargeDeclinedLostCard": "is declined: reported lost",
+    "visa_chargeDeclinedStolenCard": "is declined: reported stolen",
+    "chargeDeclinedExpiredCard": "is declined: expired",
+    "chargeDeclinedIncorrectCvc": "is declined: wrong security code",
+    "chargeDeclinedProcessingError": "is declined: the bank could not process it",
+    "radarBlock": "is blocked as suspected fraud",
+    "threeDSecureRequiredChargeDeclined": "asks you to authenticate, then is declined",
+    "threeDSecureRequiredProcessingError": "needs authentication, which is not available; is declined",
+    "processing_then_paid": "is processed for ten seconds, then pays",
+    "processing": "stays in processing: the seats are kept until time is up",
+    "capture_fail": "is accepted, then its money cannot be collected: the booking is cancelled",
+    "pendingRefund": "pays; a refund takes a minute",
+    "refundFail": "pays; a refund is made, and fails a minute later",
+    "createDispute": "pays; then the buyer disputes it",
+}
+OFFERED = tuple(
+    OfferedCard(
+        method=f"{PREFIX}{name}", brand=METHODS[PREFIX + name].brand, last4=METHODS[PREFIX + name].last4, does=does
+    )
+    for name, does in _OFFERED.items()
+)
+"""The cards that a checkout page offers, in this order; `does` is said to the buyer."""
+
+
 def rows() -> Iterator[str]:
     """The lines of the table in Markdown: methods of one group that are treated alike share a line."""
     yield "| group | method | what happens | `code` | `decline_code` |"
@@ -223,5 +286,14 @@ def rows() -> Iterator[str]:
             yield f"| {group} | {', '.join(names)} | {does} | {code} | {decline_code} |"
 
 
+def offered_rows() -> Iterator[str]:
+    """The lines of the table of the cards that a checkout page offers, in Markdown."""
+    yield "| method | card | what the buyer reads |"
+    yield "|---|---|---|"
+    for card in OFFERED:
+        number = f"{card.brand} …{card.last4}" if card.last4 else "no number"
+        yield f"| `{card.method}` | {number} | {card.does} |"
+
+
 if __name__ == "__main__":
-    print(*rows(), sep="\n")  # noqa: T201 (what the reference shows)
+    print(*rows(), "", *offered_rows(), sep="\n")  # noqa: T201 (what the reference shows)

@@ -67,19 +67,29 @@ async def create_intent(request: StripeRequest) -> JsonObject:
     if confirm and return_url is None and redirects and not form.several("payment_method_types"):
         message = "Some payment methods redirect the buyer: give a return_url, or set allow_redirects to never."
         raise invalid(message, code="parameter_missing", param="return_url")
+    token = form.text("confirmation_token")
     given: dict[str, Any] = {
         "amount": amount,
         "currency": currency.upper(),
-        "method": form.text("payment_method"),
         "metadata": form.mapping("metadata"),
         "automatic": capture != "manual",
         "confirm": confirm,
         "return_url": return_url,
         "description": form.text("description"),
     }
-    return request.intent(
-        await request.change("authorise", lambda scripted: request.bank.authorise(**given, scripted=scripted))
-    )
+
+    def work(scripted: ScriptedOutcome) -> BankIntent:
+        # Within the call: the same request again is answered from its key, and does not use the token twice.
+        method = request.sandbox.confirmation_tokens.use(token) if token else form.text("payment_method")
+        return request.bank.authorise(**given, method=method, in_page=token is not None, scripted=scripted)
+
+    return request.intent(await request.change("authorise", work))
+
+
+async def create_confirmation_token(request: StripeRequest) -> JsonObject:
+    """`POST /v1/test_helpers/confirmation_tokens`: what Stripe.js makes of the card that a buyer types into a page."""
+    token = request.sandbox.confirmation_tokens.issue(request.form.text("payment_method"))
+    return stripe_json.confirmation_token(token)
 
 
 async def confirm_intent(request: StripeRequest) -> JsonObject:
@@ -203,6 +213,7 @@ async def list_disputes(request: StripeRequest) -> JsonObject:
 
 
 CALLS: list[tuple[str, str, Callable[[StripeRequest], Awaitable[JsonObject]]]] = [
+    ("/v1/test_helpers/confirmation_tokens", "POST", create_confirmation_token),
     ("/v1/payment_intents", "POST", create_intent),
     ("/v1/payment_intents", "GET", list_intents),
     ("/v1/payment_intents/search", "GET", search_intents),

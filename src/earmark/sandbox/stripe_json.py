@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
+    from earmark.sandbox.confirmation_tokens import ConfirmationToken
+
 API_VERSION = "2026-10-28.endive"
 UNCHARGED = frozenset({IntentStatus.REQUIRES_CONFIRMATION, IntentStatus.REQUIRES_ACTION})
 CHARGE_STATUS = {
@@ -67,6 +69,21 @@ def intent(value: BankIntent, *, base_url: str, expand: Collection[str] = ()) ->
         "shipping": None,
         "status": value.status,
         "transfer_data": None,
+    }
+
+
+def confirmation_token(value: ConfirmationToken) -> JsonObject:
+    """A token as a ConfirmationToken object."""
+    return {
+        "id": value.id,
+        "object": "confirmation_token",
+        "created": _moment(value.created),
+        "expires_at": _moment(value.expires_at),
+        "livemode": False,
+        "payment_intent": None,
+        "payment_method_preview": {"type": "card", "card": _card(value.method)},
+        "return_url": None,
+        "use_stripe_sdk": True,
     }
 
 
@@ -200,8 +217,12 @@ def _details(value: BankIntent) -> JsonObject | None:
     """The card that paid."""
     if value.method is None:
         return None
-    card = METHODS[value.method]
-    return {"type": "card", "card": {"brand": card.brand, "country": card.country, "funding": card.funding}}
+    return {"type": "card", "card": _card(value.method)}
+
+
+def _card(method: str) -> JsonObject:
+    card = METHODS[method]
+    return {"brand": card.brand, "country": card.country, "funding": card.funding, "last4": card.last4}
 
 
 def _outcome(value: BankIntent) -> JsonObject | None:
@@ -230,7 +251,10 @@ def _payment_error(value: BankIntent) -> JsonObject | None:
 def _next_action(value: BankIntent, base_url: str) -> JsonObject | None:
     if value.status is not IntentStatus.REQUIRES_ACTION:
         return None
-    redirect = {"url": action_url(value, base_url=base_url), "return_url": value.return_url}
+    url = action_url(value, base_url=base_url)
+    if value.in_page:
+        return {"type": "use_stripe_sdk", "use_stripe_sdk": {"type": "three_d_secure_redirect", "stripe_js": url}}
+    redirect = {"url": url, "return_url": value.return_url}
     return {"type": "redirect_to_url", "redirect_to_url": redirect}
 
 

@@ -81,7 +81,7 @@ class ThreeDSecurePage:
         return _page(
             f"<p>A shop asks for <strong>{amount}</strong>.</p><form method='post'>"
             "<button name='answer' value='authorise'>Authenticate</button>"
-            "<button name='answer' value='refuse'>Fail</button></form>"
+            "<button name='answer' value='refuse'>Fail</button></form>" + _way_back(intent)
         )
 
     async def act(self, request: Request) -> Response:
@@ -122,6 +122,13 @@ class ThreeDSecurePage:
         given = request.query_params.get("client_secret", "")
         known = hmac.compare_digest(intent.client_secret.encode(), given.encode())
         return intent if known and intent.status is IntentStatus.REQUIRES_ACTION else None
+
+
+def _way_back(intent: BankIntent) -> str:
+    """A link for a buyer who leaves without an answer, where the shop has said to which page."""
+    if intent.return_url is None:
+        return ""
+    return f"<p><a href='{html.escape(intent.return_url)}'>Back to the shop without an answer</a></p>"
 
 
 def _page(body: str, *, status: int = 200) -> HTMLResponse:

@@ -46,6 +46,7 @@ UnitsOrNone = Annotated[int, Meta(ge=0, le=UNITS_MAX, description="0 gives all u
 Capacity = Annotated[int, Meta(ge=0, le=10_000_000)]
 PerBuyer = Annotated[int, Meta(ge=1, le=100_000)]
 RefundUntil = Annotated[int, Meta(ge=0, le=UNTIL_SECONDS_MAX, description="before starts_at")]
+BuyerCancelUntil = Annotated[int, Meta(ge=0, le=UNTIL_SECONDS_MAX, description="before starts_at")]
 Percent = Annotated[int, Meta(ge=0, le=PERCENT_MAX)]
 
 ReturnUrl = Annotated[
@@ -98,6 +99,7 @@ class EventBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     refund_until_seconds: RefundUntil | None = None
     refund_fee_percent: Percent = 0
     refund_fee_fixed: Price = 0
+    buyer_cancel_until_seconds: BuyerCancelUntil | None = None
     seats: Annotated[list[NewSeat], Meta(max_length=EVENT_SEATS_MAX)] = []
     layout: Layout | None = None
     pools: Annotated[list[NewPool], Meta(max_length=EVENT_POOLS_MAX)] = []
@@ -132,6 +134,7 @@ class EventPatchBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     refund_until_seconds: RefundUntil | msgspec.UnsetType | None = msgspec.UNSET
     refund_fee_percent: Percent | msgspec.UnsetType = msgspec.UNSET
     refund_fee_fixed: Price | msgspec.UnsetType = msgspec.UNSET
+    buyer_cancel_until_seconds: BuyerCancelUntil | msgspec.UnsetType | None = msgspec.UNSET
     seats: Annotated[list[SeatChange], Meta(max_length=EVENT_SEATS_MAX)] = []
     pools: Annotated[list[PoolChange], Meta(max_length=EVENT_POOLS_MAX)] = []
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from earmark.domain.bookable_event import OnDecline
 from earmark.domain.booking_state_machine import State
 from earmark.domain.journal_before_and_after_values import FieldChange
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.money import Money
-from earmark.domain.payment import PaymentState, RefundState
+from earmark.domain.payment import Capture, PaymentState, RefundState
 from earmark.domain.refund_rules import Reason
 from earmark.domain.seat import SeatState
 
@@ -39,6 +39,7 @@ class Event(Struct, frozen=True, kw_only=True):
     refund_until_seconds: int | None
     refund_fee_percent: int
     refund_fee_fixed: int
+    buyer_cancel_until_seconds: int | None
     version: int
 
 
@@ -82,6 +83,8 @@ class Booking(Struct, frozen=True, kw_only=True):
     payment_id: str | None
     payment_method: str | None
     version: int
+    cancellable_until: Moment | UnsetType | None = UNSET
+    """Until when the buyer may cancel; null where that is not allowed. Only in what the buyer reads."""
 
 
 class Payment(Struct, frozen=True, kw_only=True):
@@ -131,6 +134,34 @@ class Paid(Booking, frozen=True, kw_only=True):
     """A booking and the payment that was opened for it, if anything was to be paid."""
 
     payment: Payment | None
+
+
+class TestCard(Struct, frozen=True, kw_only=True):
+    """A test card of the sandbox: what to send as `method`, and what happens then, in plain words for a buyer."""
+
+    method: str
+    brand: str
+    last4: str | None
+    does: str
+
+
+class PayableGateway(Struct, frozen=True, kw_only=True):
+    """A gateway that an event can be paid with, and what a page needs to take the payment. Never a secret."""
+
+    gateway: str
+    mode: Mode
+    capture: Capture
+    publishable_key: str | None
+    """For Stripe.js; null at other gateways, and where none is set."""
+    cards: tuple[TestCard, ...]
+
+
+class PaymentMethods(Struct, frozen=True, kw_only=True):
+    """How an event can be paid. The first gateway is that of a request to pay which names none."""
+
+    event_id: str
+    currency: str
+    gateways: tuple[PayableGateway, ...]
 
 
 class Ruling(Struct, frozen=True, kw_only=True):
@@ -257,11 +288,12 @@ class Token(Struct, frozen=True, kw_only=True):
     expires_at: Moment
 
 
-class GuestAnswer(Struct, kw_only=True):
-    """An anonymous buyer. The buyer's token is in the cookie, where scripts cannot read it."""
+class GuestAnswer(Struct, kw_only=True, omit_defaults=True):
+    """An anonymous buyer. The token is in the cookie, where scripts cannot read it; for a listed site it is here."""
 
     buyer: str
     expires_at: Moment
+    token: str | None = None
 
 
 class HealthAnswer(Struct, kw_only=True):

@@ -177,6 +177,7 @@ def create_event(body: requests.EventBody, *, now: datetime, ids: Ids, **common:
         refund_until_seconds=body.refund_until_seconds,
         refund_fee_percent=body.refund_fee_percent,
         refund_fee_fixed=body.refund_fee_fixed,
+        buyer_cancel_until_seconds=body.buyer_cancel_until_seconds,
     )
     return CreateEvent(**common, event=event, seats=seats, pools=pools)
 

@@ -66,6 +66,11 @@ def booking_value(booking: Booking, now: datetime) -> responses.Booking:
     )
 
 
+def buyers_booking_value(booking: Booking, now: datetime, *, until: datetime | None) -> responses.Booking:
+    """The same for its buyer, with the moment until which the buyer may cancel it; None where that is not allowed."""
+    return msgspec.structs.replace(booking_value(booking, now), cancellable_until=until)
+
+
 def _seat_line(line: SeatLine) -> responses.SeatLine:
     return responses.SeatLine(
         id=line.id,

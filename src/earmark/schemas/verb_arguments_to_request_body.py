@@ -37,6 +37,7 @@ class EventTerms(TypedDict, total=False):
     refund_until_seconds: int
     refund_fee_percent: int
     refund_fee_fixed: int
+    buyer_cancel_until_seconds: int
 
 
 class EventTermsPatch(TypedDict, total=False):
@@ -52,6 +53,7 @@ class EventTermsPatch(TypedDict, total=False):
     refund_until_seconds: int | None
     refund_fee_percent: int
     refund_fee_fixed: int
+    buyer_cancel_until_seconds: int | None
 
 
 class HoldFields(TypedDict, total=False):

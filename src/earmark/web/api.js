@@ -1,9 +1,14 @@
-// All requests of the page: the caller's credential, one Idempotency-Key per attempt, and refusals as Problem values.
+// All requests of the shop's pages: the caller's credential, one Idempotency-Key per attempt, and refusals as Problem values.
 
+const ROOT = new URL("../", import.meta.url); // where the server is mounted
 const TIMEOUT_MS = 10_000;
 const RETRY_PAUSES_MS = [400, 1200];
 const KEY = "earmark.key";
+const TOKEN = "earmark.token";
 const WALK_IN = "earmark.walk-in";
+const CONTACTS = "earmark.contacts";
+const CONTACTS_MAX = 50;
+const PAGES_MAX = 10;
 
 /** A refusal of the server, with its reason. */
 export class Problem extends Error {
@@ -12,6 +17,7 @@ export class Problem extends Error {
     this.status = status;
     this.code = body.code ?? null;
     this.seats = body.seats ?? [];
+    this.facts = body;
   }
 }
 
@@ -37,12 +43,46 @@ export function takeKeyFromAddress() {
   history.replaceState(null, "", location.pathname + location.search);
 }
 
+// ---- a buyer who comes from a page of another site
+
+/** The buyer's token that a page of another site handed over to this tab, or null. */
+export const buyerToken = () => sessionStorage.getItem(TOKEN);
+
+/**
+ * Takes `#token=…` out of the address before anything is requested: what follows # is in no request and in no Referer.
+ * It counts in this tab only, and the guest that this browser may be stays who they were.
+ */
+export function takeTokenFromAddress() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!token) return;
+  sessionStorage.setItem(TOKEN, token);
+  history.replaceState(null, "", location.pathname + location.search);
+}
+
+/** Where the server is mounted. */
+export const serverRoot = ROOT;
+/** Whether the page is the server's own, so that a guest's cookie counts. */
+export const isAtHome = ROOT.origin === location.origin;
+
+// A page of another site keeps its guest's token in memory: no cookie counts there, and no other page finds it.
+let guestToken = null;
+
+/** What the page's elements send in `Authorization`: null where the guest's cookie says who the buyer is. */
+export const bearer = () => guestToken ?? buyerToken() ?? (withoutGuests ? officeKey() : null);
+
+/** The address of a booking's checkout. From another site it hands the buyer's token over, where no server is told it. */
+export function checkoutPage(bookingId) {
+  const page = new URL(`checkout?booking=${encodeURIComponent(bookingId)}`, ROOT);
+  if (guestToken) page.hash = new URLSearchParams({ token: guestToken });
+  return page.href;
+}
+
 // Without guests every request is sent with the key, and names the buyer itself.
 let withoutGuests = false;
-export const needsKey = () => withoutGuests;
 
 /** Makes this browser a guest, or keeps the guest it was. False: the server allows no guests and a key is needed. */
 export async function enter() {
+  if (buyerToken()) return true;
   try {
     await becomeGuest();
   } catch (error) {
@@ -54,7 +94,10 @@ export async function enter() {
 }
 
 // Scripts cannot read the cookie; a guest whose cookie is still valid keeps their name.
-const becomeGuest = () => request("POST", "/v1/guests", { body: {} });
+async function becomeGuest() {
+  const { body } = await request("POST", "/v1/guests", { body: {} });
+  guestToken = body.token ?? null;
+}
 
 function walkIn() {
   if (!sessionStorage.getItem(WALK_IN)) sessionStorage.setItem(WALK_IN, `walk-in-${uuid()}`);
@@ -71,18 +114,16 @@ export async function readEvent(id) {
   return (await ask(`/v1/events/${encodeURIComponent(id)}`)).body;
 }
 
-/** The seat map and its tag; null while nothing has changed since `tag`. */
-export async function readSeats(eventId, { tag, signal }) {
-  const headers = tag ? { "If-None-Match": tag } : {};
-  const answer = await ask(`/v1/events/${encodeURIComponent(eventId)}/seats`, { headers, signal });
-  return answer.status === 304 ? null : { tag: answer.headers.get("ETag"), ...answer.body };
-}
-
-/** This buyer's bookings of one event in one state; a hold that has lapsed but was not yet swept is none. */
-export async function listBookings(eventId, state) {
-  const query = new URLSearchParams({ event_id: eventId, state, ...(withoutGuests && { buyer: walkIn() }) });
-  const answer = await ask(`/v1/bookings?${query}`);
-  return answer.body.bookings.filter((one) => one.state === state).map((one) => withDeadline(one, answer));
+/** This buyer's bookings, oldest first; a hold that has lapsed but was not yet swept has ended. */
+export async function listBookings(filters = {}) {
+  const bookings = [];
+  for (let cursor = null, pages = 0; pages === 0 || (cursor && pages < PAGES_MAX); pages++) {
+    const query = new URLSearchParams({ ...filters, ...(withoutGuests && { buyer: walkIn() }), limit: 200, ...(cursor && { cursor }) });
+    const answer = await ask(`/v1/bookings?${query}`);
+    bookings.push(...answer.body.bookings.map((one) => withDeadline(one, answer)));
+    cursor = answer.body.next_cursor;
+  }
+  return bookings;
 }
 
 export async function readBooking(id) {
@@ -90,15 +131,65 @@ export async function readBooking(id) {
   return withDeadline(answer.body, answer);
 }
 
-export const hold = (eventId, seats, pools) =>
-  change("/v1/bookings", { event_id: eventId, ...(withoutGuests && { buyer: walkIn() }), seats, pools });
+const who = () => withoutGuests && { buyer: walkIn() };
 
-export const extend = (id, seconds) => change(`${path(id)}/extend`, { seconds });
-export const release = (id) => change(`${path(id)}/release`, {});
+/** Holds seats and units; `best` asks for so many seats of the server's choice instead of named ones. */
+export const hold = (eventId, { seats = [], pools = {}, best = null }) =>
+  post("/v1/bookings", { event_id: eventId, ...who(), pools, ...(best ? { best_available: best } : { seats }) });
+
+/** What a hold shall have more and less; `pools` says how many units it shall have of those that are named. */
+export const change = (id, { addSeats, dropSeats, pools }) =>
+  post(`${path(id)}/change`, { add_seats: addSeats, drop_seats: dropSeats, pools });
+
+export const extend = (id, seconds) => post(`${path(id)}/extend`, { seconds });
+export const release = (id) => post(`${path(id)}/release`, {});
+export const cancel = (id) => post(`${path(id)}/cancel`, {});
 
 /** For the box office only: records that the money was taken. */
 export const confirm = (id, paymentId) =>
-  change(`${path(id)}/confirm`, { payment_id: paymentId, payment_method: "cash" }, { byKey: true });
+  post(`${path(id)}/confirm`, { payment_id: paymentId, payment_method: "cash" }, { byKey: true });
+
+/** Whom a booking's tickets are for, `{name, email, language}`; null where this browser has not said it yet. */
+export async function readContact(id) {
+  if (!contactsGiven().includes(id)) return null; // a request for what is not there would stand in the console as an error
+  const answer = await unlessMissing(["contact_unknown"], () => ask(`${path(id)}/contact`));
+  return answer && answer.body;
+}
+
+export async function saveContact(id, contact) {
+  const { body } = await insist(() => again(() => request("POST", `${path(id)}/contact`, { body: contact })));
+  localStorage.setItem(CONTACTS, JSON.stringify([...contactsGiven().filter((one) => one !== id), id].slice(-CONTACTS_MAX)));
+  return body;
+}
+
+const contactsGiven = () => JSON.parse(localStorage.getItem(CONTACTS)) ?? [];
+
+/** The address of the page with a booking's tickets; null where it has none. */
+export async function ticketPage(id) {
+  const answer = await unlessMissing(["not_found", "booking_not_confirmed"], () => ask(`${path(id)}/tickets`));
+  return answer && new URL(answer.body.page.replace(/^\//, ""), ROOT).href;
+}
+
+async function unlessMissing(codes, read) {
+  try {
+    return await read();
+  } catch (error) {
+    if (codes.includes(error.code)) return null;
+    throw error;
+  }
+}
+
+// ---- the server's clock
+
+let serverAhead = 0; // milliseconds, by the last response
+
+/** The time of day by the server's clock, within a second: the browser's own may be wrong. */
+export const serverNow = () => new Date(Date.now() + serverAhead);
+
+function noteServerTime(response) {
+  const said = Date.parse(response.headers.get("Date") ?? "");
+  if (!Number.isNaN(said)) serverAhead = said - Date.now();
+}
 
 const path = (id) => `/v1/bookings/${encodeURIComponent(id)}`;
 
@@ -112,7 +203,7 @@ async function ask(url, options = {}) {
 // Attempts whose outcome is unknown keep their key: the same request again is the same attempt.
 const unanswered = new Map();
 
-async function change(url, body, { byKey = false } = {}) {
+async function post(url, body, { byKey = false } = {}) {
   const attempt = `${url} ${JSON.stringify(body)}`;
   const key = unanswered.get(attempt) ?? uuid();
   unanswered.set(attempt, key);
@@ -146,7 +237,7 @@ async function again(send) {
   try {
     return await send();
   } catch (error) {
-    if (error.status !== 401 || withoutGuests) throw error;
+    if (error.status !== 401 || bearer()) throw error;
   }
   await becomeGuest();
   return send();
@@ -154,22 +245,23 @@ async function again(send) {
 
 async function request(method, url, { body, headers = {}, byKey = false, signal } = {}) {
   const sentAt = performance.now();
-  const asKey = byKey || (withoutGuests && officeKey());
+  const credential = byKey ? officeKey() : bearer();
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
-  const response = await fetch(`.${url}`, {
+  const response = await fetch(new URL(`.${url}`, ROOT), {
     method,
     headers: {
       ...headers,
       ...(body && { "Content-Type": "application/json" }),
-      ...(asKey && { Authorization: `Bearer ${officeKey()}` }),
+      ...(credential && { Authorization: `Bearer ${credential}` }),
     },
     body: body && JSON.stringify(body),
     cache: "no-store",
-    credentials: asKey ? "omit" : "same-origin", // one identity per call
+    credentials: credential ? "omit" : "same-origin", // one identity per call
     signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
   }).catch(() => {
     throw new Unreachable();
   });
+  noteServerTime(response);
   return { status: response.status, headers: response.headers, body: await content(response), sentAt };
 }
 

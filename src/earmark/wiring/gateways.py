@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from earmark.clock import SystemClock
@@ -21,6 +22,7 @@ SANDBOX_PAYMENTS_MAX = 5000
 """How many test payments the sandbox in a process remembers: a few megabytes."""
 SANDBOX_LOG_MAX = 1000
 """How many of its calls, callbacks, events and ledger lines the sandbox remembers."""
+_PUBLISHABLE_KEY = re.compile(r"pk_(?P<mode>test|live)_[A-Za-z0-9_]{1,255}")
 ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})  # noqa: S104 (addresses to listen on, which no browser can open)
 
 
@@ -92,6 +94,25 @@ def _open_stripe(settings: Settings) -> dict[str, Gateway]:
     if gateway.mode is Mode.LIVE and settings.stripe_url:
         raise SetupError(problem="EARMARK_STRIPE_URL is for test keys: a live key is shown to Stripe alone.")
     return {"stripe": gateway}
+
+
+def publishable_key_for(settings: Settings) -> str | None:
+    """Stripe's publishable key, which every buyer's browser gets. It must be of the mode of the secret key."""
+    key = settings.stripe_publishable_key
+    if key is None:
+        return None
+    if (found := _PUBLISHABLE_KEY.fullmatch(key)) is None:
+        raise SetupError(
+            problem="EARMARK_STRIPE_PUBLISHABLE_KEY begins with pk_test_ or pk_live_: every buyer sees it."
+        )
+    if settings.stripe_key is None:
+        raise SetupError(problem="EARMARK_STRIPE_PUBLISHABLE_KEY needs EARMARK_STRIPE_KEY, the secret key beside it.")
+    if found["mode"] not in settings.stripe_key.split("_")[:2]:
+        problem = (
+            "EARMARK_STRIPE_PUBLISHABLE_KEY and EARMARK_STRIPE_KEY are not of one mode: both are test, or both live."
+        )
+        raise SetupError(problem=problem)
+    return key
 
 
 def sandbox_url(settings: Settings) -> str:

@@ -22,7 +22,7 @@ from earmark.engine.engine import Engine
 from earmark.payments.choose_gateway_and_pay import PaymentService
 from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.uuids import Uuid7Ids
-from earmark.wiring.gateways import capture_for, open_gateways, open_sandbox, sandbox_url
+from earmark.wiring.gateways import capture_for, open_gateways, open_sandbox, publishable_key_for, sandbox_url
 from earmark.wiring.open_and_maintain_databases import open_store
 from earmark.wiring.redis_entry_notifications import Notifications
 from earmark.wiring.redis_locks_and_admission import lock_addresses, open_admission, open_locks
@@ -137,6 +137,7 @@ async def open_runtime(
             # A request with little time is answered that the gateway still decides, rather than not at all.
             seconds=gateway_seconds or min(settings.gateway_answer_seconds, settings.request_seconds_max / 2),
             capture=capture_for(settings),
+            stripe_publishable_key=publishable_key_for(settings),
         )
         closing.push_async_callback(payments.close)
         feed, notifications, started = EntryFeed(), Notifications(settings.redis_url), list["Worker"]()

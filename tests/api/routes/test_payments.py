@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from earmark.domain.id_types import Buyer
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.payment import PaymentState
 from earmark.sandbox import sign_and_verify_callbacks
@@ -221,6 +222,8 @@ async def test_an_operator_changes_the_refund_rules(shop: httpx2.AsyncClient, cl
         ("refund_fee_percent", None),
         ("refund_fee_fixed", -1),
         ("refund_fee_fixed", 10**12 + 1),
+        ("buyer_cancel_until_seconds", -1),
+        ("buyer_cancel_until_seconds", 10**9),
     ],
 )
 async def test_refund_rules_out_of_bounds_are_refused(
@@ -236,19 +239,89 @@ async def test_refund_rules_out_of_bounds_are_refused(
         assert field in answer.text
 
 
-async def test_a_guest_cannot_cancel_past_the_rules(
+async def bought(stranger: httpx2.AsyncClient, event: str, *seats: str) -> str:
+    """What a guest has paid for."""
+    assert (await stranger.post("/v1/guests")).status_code == 201
+    booking = await stranger.post("/v1/bookings", json={"event_id": event, "seats": list(seats)})
+    booking_id: str = booking.json()["id"]
+    assert (await pay(stranger, booking_id)).json()["state"] == "confirmed"
+    return booking_id
+
+
+async def test_a_guest_cannot_cancel_where_the_event_does_not_offer_it(
     shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, clock: MovableClock
 ) -> None:
-    """Neither the whole price nor a chosen refund: both are the shop's."""
-    event = await strict(shop, clock)
-    assert (await stranger.post("/v1/guests")).status_code == 201
-    booking = await stranger.post("/v1/bookings", json={"event_id": event, "seats": ["A1"]})
-    booking_id = booking.json()["id"]
-    assert (await pay(stranger, booking_id)).json()["state"] == "confirmed"
-    for path, body in {"cancel": {"refund": "full"}, "refunds": {"amount": 1}}.items():
-        answer = await stranger.post(f"/v1/bookings/{booking_id}/{path}", json=body, headers={"Idempotency-Key": path})
-        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    """Nor give itself a refund: that is the shop's."""
+    booking_id = await bought(stranger, await strict(shop, clock), "A1")
+    refund = await stranger.post(
+        f"/v1/bookings/{booking_id}/refunds", json={"amount": 1}, headers={"Idempotency-Key": "k"}
+    )
+    assert (refund.status_code, refund.json()["code"]) == (403, "forbidden")
+    refused = await stranger.post(f"/v1/bookings/{booking_id}/cancel", json={})
+    assert (refused.status_code, refused.json()["code"], refused.json()["why"]) == (
+        409,
+        "cancel_refused",
+        "not_offered",
+    )
+    assert "until" not in refused.json()
     assert (await shop.get(f"/v1/bookings/{booking_id}")).json()["state"] == "confirmed"
+
+
+async def test_a_guest_cancels_until_the_moment_that_the_booking_names(
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, services: Services, clock: MovableClock
+) -> None:
+    """A page shows the button as long as `cancellable_until` says; what goes back is what the rules give."""
+    event = await strict(shop, clock)
+    answer = await shop.patch(f"/v1/events/{event}", json={"buyer_cancel_until_seconds": 3600})
+    assert answer.json()["buyer_cancel_until_seconds"] == 3600
+    booking_id = await bought(stranger, event, "A1", "A2", "A3")
+    path = f"/v1/bookings/{booking_id}"
+    sold = (await stranger.get(path)).json()
+    until, buyer = sold["cancellable_until"], sold["buyer"]
+    limit = datetime.fromisoformat((await stranger.get(f"/v1/events/{event}")).json()["starts_at"]) - timedelta(hours=1)
+    assert datetime.fromisoformat(until) == limit
+    assert [one["cancellable_until"] for one in (await stranger.get("/v1/bookings")).json()["bookings"]] == [until]
+    assert "cancellable_until" not in (await shop.get(path)).json(), "the shop is under no such rule"
+
+    amount = await stranger.post(f"{path}/cancel", json={"refund": "full"})
+    assert (amount.status_code, amount.json()["errors"][0]["path"]) == (422, "refund")
+    part = await stranger.post(f"{path}/cancel", json={"seats": ["A1"]}, headers={"Idempotency-Key": "back"})
+    assert part.status_code == 200, part.text
+    assert part.json()["money"] == {"refund": PRICE - 600, "fee": 600, "reason": "within_window"}
+    again = await stranger.post(f"{path}/cancel", json={"seats": ["A1"]}, headers={"Idempotency-Key": "back"})
+    assert (again.content, again.headers["Idempotency-Replayed"]) == (part.content, "true")
+    assert len((await stranger.get(path)).json()["seats"]) == 2
+
+    clock.advance((limit - clock.now()).total_seconds())
+    # The token of the cookie has ended by now.
+    token = services.authenticator.issue(Buyer(buyer), now=clock.now(), seconds=60)
+    late = {"Authorization": f"Bearer {token}"}
+    assert (await stranger.get(path, headers=late)).json()["cancellable_until"] is None
+    problem = (await stranger.post(f"{path}/cancel", json={}, headers=late)).json()
+    assert (problem["code"], problem["why"], problem["until"]) == ("cancel_refused", "too_late", until)
+    assert problem["detail"] == "It is too late to cancel this booking."
+    await services.payments.driver.close()
+    assert sum(line.amount for line in bank(services).bank.ledger if line.move == "refunded") == PRICE - 600
+
+
+async def test_a_buyer_is_told_of_no_moment_for_what_was_paid_elsewhere_or_is_no_sale(
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, clock: MovableClock
+) -> None:
+    """Each of a list by its own payment."""
+    event = await strict(shop, clock)
+    await shop.patch(f"/v1/events/{event}", json={"buyer_cancel_until_seconds": 3600})
+    await bought(stranger, event, "A1")
+    elsewhere, held = [
+        (await stranger.post("/v1/bookings", json={"event_id": event, "seats": [seat]})).json()["id"]
+        for seat in ("A2", "A3")
+    ]
+    assert (await shop.post(f"/v1/bookings/{elsewhere}/confirm", json={"payment_id": "till-1"})).status_code == 200
+    listed = (await stranger.get("/v1/bookings")).json()["bookings"]
+    assert [one["cancellable_until"] is not None for one in listed] == [True, False, False]
+    for booking_id in (elsewhere, held):
+        assert (await stranger.get(f"/v1/bookings/{booking_id}")).json()["cancellable_until"] is None
+    refused = await stranger.post(f"/v1/bookings/{elsewhere}/cancel", json={})
+    assert (refused.status_code, refused.json()["why"]) == (409, "paid_elsewhere")
 
 
 class Callbacks:

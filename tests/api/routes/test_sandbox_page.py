@@ -141,3 +141,18 @@ def test_an_address_that_no_browser_can_open_is_refused() -> None:
     """When the server starts, and not when a buyer is sent there."""
     with pytest.raises(SetupError, match="EARMARK_SANDBOX_URL"):
         sandbox_url(config.read({"EARMARK_SANDBOX_URL": "shop.example"}))
+
+
+async def test_the_page_leads_a_buyer_back_who_gives_no_answer(buyer: Buyer) -> None:
+    """By a link to the page that the shop has named; the payment stays open, and another card ends it."""
+    await buyer.pay("one", return_url=f"{RETURN}&seat='A1'")
+    shown = await buyer.browser.get(buyer.page)
+    assert "href='https://shop.example/thanks?order=7&amp;seat=&#x27;A1&#x27;'" in shown.text
+    assert await buyer.state() == "paying"
+    assert (await buyer.pay("two", method="pm_card_visa")).json()["state"] == "confirmed"
+
+
+async def test_without_a_page_of_the_shop_there_is_no_link(buyer: Buyer) -> None:
+    """It would lead nowhere."""
+    await buyer.pay("one")
+    assert "<a " not in (await buyer.browser.get(buyer.page)).text

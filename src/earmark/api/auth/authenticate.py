@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from earmark.api import problem_response
 from earmark.api.auth.keys_and_tokens import TOKEN_PREFIX, Principal, UnverifiedCredential, bearer_of
 from earmark.api.auth.read_and_set_guest_cookie import read_cookie
+from earmark.api.cross_origin_requests import is_from_elsewhere
 from earmark.api.middleware.read_forwarded_headers import address_at
 from earmark.errors import Overloaded
 
@@ -95,7 +96,8 @@ def credential_of(scope: AsgiScope, headers: Mapping[bytes, bytes], services: Se
 
 
 def _cookie(scope: AsgiScope, headers: Mapping[bytes, bytes], services: Services) -> str | None:
-    if b"cookie" not in headers:
+    """The guest's cookie; of a request from another site it is not read, whichever cookies its browser sends."""
+    if b"cookie" not in headers or is_from_elsewhere(scope, headers, hops=services.trust_proxy):
         return None
     # HTTP/2 sends cookies in as many fields as it likes.
     header = "; ".join(header.decode("latin-1") for name, header in scope["headers"] if name == b"cookie")

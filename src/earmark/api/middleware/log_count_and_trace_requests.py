@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from uuid_utils import uuid7
 
+from earmark.api.cross_origin_requests import NOTED as ORIGIN_NOTED
+from earmark.api.cross_origin_requests import ORIGIN
 from earmark.observability import logs
 from earmark.observability.redaction import redact
 
@@ -58,6 +60,8 @@ class RequestLog:
             return
         headers = dict(scope["headers"])
         request_id = _id(headers.get(HEADER))
+        if (origin := headers.get(ORIGIN)) is not None:
+            scope[ORIGIN_NOTED] = origin
         before = logs.request_id.set(request_id)
         self._recorder.in_flight += 1
         try:

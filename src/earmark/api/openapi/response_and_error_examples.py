@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from earmark import errors
 from earmark.api import problem_response
 from earmark.api.middleware.requests_in_flight_and_shutdown import Stopping
+from earmark.api.openapi import ticket_examples
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ EVENT: dict[str, Any] = {
     "refund_until_seconds": None,
     "refund_fee_percent": 0,
     "refund_fee_fixed": 0,
+    "buyer_cancel_until_seconds": None,
     "version": 1,
 }
 HELD: dict[str, Any] = {
@@ -289,6 +291,19 @@ ANSWERS: dict[str, Any] = {
     | {"state": "cancelled", "ended_at": "2030-01-02T09:00:00Z", "version": 3}
     | {"money": {"refund": 11500, "fee": 0, "reason": "within_window"}},
     "show_key_result": {"key": "basket-7", "state": "done", "status": 201, "booking_id": _BOOKING_ID, "answer": HELD},
+    "list_payment_methods": {
+        "event_id": "concert",
+        "currency": "EUR",
+        "gateways": [
+            {
+                "gateway": "sandbox",
+                "mode": "test",
+                "capture": "manual",
+                "publishable_key": None,
+                "cards": [{"method": "pm_card_visa", "brand": "visa", "last4": "4242", "does": "pays at once"}],
+            }
+        ],
+    },
     "pay": PAID,
     "list_payments": {
         "payments": [
@@ -309,6 +324,7 @@ ANSWERS: dict[str, Any] = {
     "test_webhook": WAITING | {"type": "ping"},
     "list_deliveries": {"deliveries": [DELIVERY], "next_cursor": None},
     "replay_delivery": WAITING,
+    **ticket_examples.ANSWERS,
     "show_ops": OPS,
     "list_locks": {"locks": [LOCK]},
     "break_lock": LOCK,
@@ -329,6 +345,8 @@ REFUSALS: dict[str, EarmarkError] = {
         problem_response.LockUnknown(key="order:{7}"),
         errors.WebhookUnknown(webhook_id="01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11"),
         errors.DeliveryUnknown(delivery_id="01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12"),
+        errors.ScanUnknown(nonce="door-1-0001"),
+        errors.UndoRefused(why="too_late"),
         errors.WebhookDisabled(why="switched off by the shop"),
         problem_response.TooManyRequests(per="buyer", limit=20, retry_in=0.4),
         Stopping(),
@@ -350,6 +368,7 @@ REFUSALS: dict[str, EarmarkError] = {
         errors.GatewayUnavailable(gateway="stripe"),
         errors.PaymentDeclined(state="held", expires_in=412.5, why="insufficient_funds"),
         errors.RefundRefused(available=4500, asked=5000),
+        errors.CancelRefused(why="too_late", until=_ENDED_AT),
         errors.IdempotencyInProgress(),
         errors.BookingExpired(expires_at=_ENDED_AT),
         errors.IdempotencyMismatch(),

@@ -13,6 +13,8 @@ from earmark.api.endpoint_declaration import Endpoint
 from earmark.api.pagination import read_page
 from earmark.api.problem_response import Forbidden
 from earmark.api.response import ApiResponse, JsonWriter, json_response, verb_response
+from earmark.domain import buyer_cancel_rules
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId, Buyer
 from earmark.engine.commands_and_results import Extend, Release
 from earmark.engine.ports.store import BookingFilter
@@ -20,7 +22,7 @@ from earmark.errors import BookingUnknown, InvalidRequest
 from earmark.schemas import requests, responses, to_command, to_response
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from earmark.api.request_context_for_handlers import RequestContext
@@ -64,7 +66,7 @@ async def release(context: RequestContext, _: requests.ReleaseBody) -> ApiRespon
 
 
 async def cancel(context: RequestContext, body: requests.CancelBody) -> ApiResponse:
-    """Undo a sale, or some lines of it."""
+    """Undo a sale, or some lines of it: the shop as it likes, a buyer as the event's rules say."""
     command = to_command.cancel(body, booking_id=booking_id(context), **context.command_fields(_CANCELLED))
     return verb_response(await context.services.payments.cancel(command), _CANCELLED)
 
@@ -72,7 +74,8 @@ async def cancel(context: RequestContext, body: requests.CancelBody) -> ApiRespo
 async def read(context: RequestContext) -> ApiResponse:
     """One booking, if the caller may see it."""
     now, booking = await find(context)
-    return json_response(to_response.booking_value(booking, now))
+    (shown,) = await _shown(context, [booking], now)
+    return json_response(shown)
 
 
 async def list_(context: RequestContext) -> ApiResponse:
@@ -91,11 +94,28 @@ async def list_(context: RequestContext) -> ApiResponse:
         state=to_command.state_of(query.get("state")),
     )
     now, found = await context.engine.store.list_bookings(wanted)
-    shown = tuple(to_response.booking_value(booking, now) for booking in found[: page.limit])
+    shown = await _shown(context, found[: page.limit], now)
     more = len(found) > page.limit
     return json_response(
         responses.BookingsPage(bookings=shown, next_cursor=page.cursor(shown[-1].id) if more else None)
     )
+
+
+async def _shown(context: RequestContext, bookings: Sequence[Booking], now: datetime) -> tuple[responses.Booking, ...]:
+    """The bookings as the caller reads them: a buyer is told, of each, until when it may be cancelled."""
+    if context.principal.actor.buyer is None:
+        return tuple(to_response.booking_value(booking, now) for booking in bookings)
+    store, sold = context.engine.store, [booking for booking in bookings if booking.state is State.CONFIRMED]
+    events = await store.read_events({booking.event_id for booking in sold})
+    offered = [booking for booking in sold if buyer_cancel_rules.limit(events[booking.event_id]) is not None]
+    paid_here = await store.list_paid_here({booking.id for booking in offered if booking.payment_id is not None})
+    until = {
+        booking.id: buyer_cancel_rules.cancellable_until(
+            booking, events[booking.event_id], paid_here=booking.id in paid_here, checked_in=False, now=now
+        )
+        for booking in offered
+    }
+    return tuple(to_response.buyers_booking_value(booking, now, until=until.get(booking.id)) for booking in bookings)
 
 
 async def show_history(context: RequestContext) -> ApiResponse:
@@ -283,8 +303,7 @@ ENDPOINTS = (
         handler=cancel,
         body=requests.CancelBody,
         answer=responses.Undone,
-        scope=Scope.SELL,
-        refusals=(*_ON_BOOKING, "booking_not_confirmed", "refund_refused"),
+        refusals=(*_ON_BOOKING, "booking_not_confirmed", "cancel_refused", "refund_refused"),
         idempotent=True,
         queued=True,
         example={"refund": "none"},

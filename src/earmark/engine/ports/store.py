@@ -360,6 +360,10 @@ class Store(Parts, Protocol):
         """One event; None when there is no such id."""
         ...
 
+    async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
+        """Those of these events that there are."""
+        ...
+
     async def list_events(self, *, mode: Mode, after: EventId | None, limit: int) -> list[Event]:
         """Events by id, after this one, at most `limit`."""
         ...
@@ -386,6 +390,10 @@ class Store(Parts, Protocol):
 
     async def list_payments(self, booking_id: BookingId) -> list[tuple[Payment, list[Refund]]]:
         """All payments of a booking, oldest first, each with its refunds."""
+        ...
+
+    async def list_paid_here(self, ids: Collection[BookingId]) -> frozenset[BookingId]:
+        """Those of these bookings whose payment Earmark made; the others cost nothing, or were paid elsewhere."""
         ...
 
     async def claim_payments(

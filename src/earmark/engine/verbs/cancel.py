@@ -1,8 +1,9 @@
 """cancel: a sale undone, whole or in part. The seats are freed in the transaction that records what is refunded.
 
-How much is refunded is what the request says, else what the event's rules say; a buyer's own cancel gets no more than
-those give. Money taken elsewhere is refunded elsewhere. Money that is authorised but not captured is voided if all of
-it would be refunded; else the cancel is refused until it is captured.
+How much is refunded is what the shop's request says, else what the event's rules say. A buyer cancels only while the
+event's rules say so, judged by the same moment as the rest, and names no amount. Money taken elsewhere is refunded
+elsewhere. Money that is authorised but not captured is voided if all of it would be refunded; else the cancel is
+refused until it is captured.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from earmark.domain import booking as booking_rules
+from earmark.domain import buyer_cancel_rules
 from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.payment import PaymentState, payment_id_of
 from earmark.domain.refund_rules import Ruling, as_asked, by_the_rules
 from earmark.engine.batch_transaction import find, lock, lock_counts, open_on_bookings
 from earmark.engine.commands_and_results import CancelResult, Full
 from earmark.engine.record_owed_refund import give_up, owe, owed_facts
-from earmark.errors import PaymentInProgress, RefundRefused, Refusal
+from earmark.errors import InvalidRequest, PaymentInProgress, RefundRefused, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,12 +41,16 @@ async def cancel(transaction: Transaction, batch: Sequence[Cancel], context: Ver
     decisions = await open_on_bookings(transaction, batch, ids=context.ids)
     bookings = await lock(decisions)
     payments = await transaction.lock_payments(_paid_for(bookings.values()))
-    events = await transaction.read_events({booking.event_id for booking in bookings.values()}) if payments else {}
+    by_rules = bool(payments) or any(command.actor.buyer is not None for command in decisions.waiting)
+    events = await transaction.read_events({booking.event_id for booking in bookings.values()}) if by_rules else {}
     for command in decisions.waiting:
         try:
             before = find(decisions, command, bookings, verb=Verb.CANCEL)
             after = _judge(command, before, decisions.now)
             payment = _payment_of(before, payments)
+            if command.actor.buyer is not None and after is not before:
+                event = events[before.event_id]
+                _check_buyer(command, before, event, paid_here=payment is not None, now=decisions.now)
             money = _rule(command, before, after, payment=payment, event=events.get(before.event_id), now=decisions.now)
         except Refusal as refusal:
             decisions.refuse(command, refusal)
@@ -69,6 +75,13 @@ def _judge(command: Cancel, booking: Booking, now: datetime) -> Booking:
         kept, _ = booking_rules.cancel_lines(booking, seats=command.seats, pools=command.pools, now=now)
         return kept
     return booking_rules.cancel(booking, now=now)
+
+
+def _check_buyer(command: Cancel, booking: Booking, event: Event, *, paid_here: bool, now: datetime) -> None:
+    if command.refund is not None:
+        raise InvalidRequest.at("refund", "follows from the event's rules, so a buyer's request leaves it out")
+    # The schema has no admissions, so no booking was checked in. Where it gets them, they are read with the bookings.
+    buyer_cancel_rules.buyer_may_cancel(booking, event, paid_here=paid_here, checked_in=False, now=now)
 
 
 def _paid_for(bookings: Iterable[Booking]) -> set[PaymentId]:
@@ -109,14 +122,10 @@ def _rule(
 
 
 def _ruling(command: Cancel, event: Event, *, share: int, now: datetime) -> Ruling:
-    """As the request says, else by the event's rules, which are also the most that a buyer may request."""
-    given = by_the_rules(event, share=share, now=now)
+    """As the request says, else by the event's rules. A buyer's request says nothing."""
     if command.refund is None:
-        return given
-    amount = share if isinstance(command.refund, Full) else command.refund
-    if command.actor.buyer is not None and amount > given.refund:
-        raise RefundRefused(available=given.refund, asked=amount)
-    return as_asked(amount, share=share)
+        return by_the_rules(event, share=share, now=now)
+    return as_asked(share if isinstance(command.refund, Full) else command.refund, share=share)
 
 
 def _give_back(

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from earmark.domain.decline_limits import Payer, PayerRef
+from earmark.domain.id_types import BookingId
 from earmark.domain.payment import Payment, PaymentKey, Refund
 from earmark.engine.ports.payment_monitoring_reads import MoneyWatch
 from earmark.store.both_databases.named_statement_runner_protocols import from_row
@@ -16,7 +17,7 @@ from earmark.store.both_databases.named_statement_runner_protocols import from_r
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from earmark.domain.id_types import BookingId, PaymentId
+    from earmark.domain.id_types import PaymentId
     from earmark.domain.idempotency_record import IdempotencyKey
     from earmark.domain.live_or_test_mode import Mode
     from earmark.engine.ports.store import Changes
@@ -121,6 +122,12 @@ class PaymentReads:
         payments = [payment(row) for row in await self.read_rows("list_payments", booking_id)]
         refunds = [refund(row) for row in await self.read_rows("read_refunds", [one.id for one in payments])]
         return [(one, [back for back in refunds if back.payment_id == one.id]) for one in payments]
+
+    async def list_paid_here(self, ids: Collection[BookingId]) -> frozenset[BookingId]:
+        """By the primary key of bookings, and the payments' index by booking."""
+        rows = await self.read_rows("list_paid_here", sorted(ids)) if ids else []
+        # SQLite has ids as text.
+        return msgspec.convert([row["booking_id"] for row in rows], frozenset[BookingId])
 
     async def seconds_to_next_payment(self, *, gateways: Collection[str] | None = None) -> float | None:
         """By the reconciler's index."""

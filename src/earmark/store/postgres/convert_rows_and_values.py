@@ -43,7 +43,7 @@ def columns(rows: Iterable[Sequence[object]], *, width: int) -> list[list[Any]]:
 
 def event(row: Row) -> Event:
     """A row of `events`, its columns in the order of `earmark_event`, which ends before the rules of paying."""
-    rules = row[EVENT_COLUMNS:] or (OnDecline.KEEP, None, 0, 0)
+    rules = row[EVENT_COLUMNS:] or (OnDecline.KEEP, None, 0, 0, None)
     return Event(
         id=row[0],
         name=row[1],
@@ -60,13 +60,14 @@ def event(row: Row) -> Event:
         refund_until_seconds=rules[1],
         refund_fee_percent=rules[2],
         refund_fee_fixed=rules[3],
+        buyer_cancel_until_seconds=rules[4],
     )
 
 
 def event_rules(e: Event) -> tuple[object, ...]:
     """For `insert_event` and `update_event`: the terms of sale and payment."""
     paying = (e.on_decline.value, e.refund_until_seconds, e.refund_fee_percent, e.refund_fee_fixed)
-    return (e.hold_ttl_seconds, e.per_buyer_max, *paying)
+    return (e.hold_ttl_seconds, e.per_buyer_max, *paying, e.buyer_cancel_until_seconds)
 
 
 def booking(row: Row) -> Booking:

@@ -9,7 +9,7 @@ from earmark.engine.ports.store import BookingFilter, SeatMap
 from earmark.store.postgres import convert_rows_and_values
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
     from datetime import datetime
 
     from earmark.domain.bookable_event import Event
@@ -32,8 +32,12 @@ class BookingReads:
 
     async def read_event(self, event_id: EventId) -> Event | None:
         """An event by its id."""
-        found = await self.read_rows("read_events", [event_id])
-        return convert_rows_and_values.event(found[0]) if found else None
+        return (await self.read_events([event_id])).get(event_id)
+
+    async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
+        """Events by their ids."""
+        found = await self.read_rows("read_events", sorted(ids)) if ids else []
+        return {event.id: event for event in map(convert_rows_and_values.event, found)}
 
     async def list_events(self, *, mode: Mode, after: EventId | None, limit: int) -> list[Event]:
         """A page of events, by id."""

@@ -82,6 +82,7 @@ class OptimisticWrite:
         self._pools: dict[PoolRef, Pool] = {}
         self._uses: Mapping[OutsidePaymentRef, BookingId] = {}
         self._requests = 0
+        self._looks_at_bookings = False
         self._per_buyer_max: int | None = None
         self._query = ""
         self._arguments: tuple[object, ...] = ()
@@ -96,6 +97,7 @@ class OptimisticWrite:
         """The moment, the idempotency records, and all that the verb will look at. No key is claimed before `write`."""
         assert look is not None, "only verbs that say what they look at run without locks"
         self._per_buyer_max = look.per_buyer_max
+        self._looks_at_bookings = bool(look.bookings)
         if self._from_cache and (cached := self._seat_cache.find(look, offset=self._offset)):
             # Nothing to look at. If a key has an idempotency record after all, the write refuses.
             self.cached = True
@@ -125,7 +127,9 @@ class OptimisticWrite:
         return TransactionStart(now=seen[0], remembered=dict(map(convert_rows_and_values.idempotency_record, seen[1])))
 
     async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
-        """As they were seen."""
+        """As they were seen, for holds. Verbs on bookings judge by rules that are read under locks only."""
+        if self._looks_at_bookings and ids:
+            raise NeedsLocks
         return {event_id: self._events[event_id] for event_id in ids if event_id in self._events}
 
     async def read_seats(self, refs: Collection[SeatRef]) -> dict[SeatRef, SeatSeen]:

@@ -98,6 +98,7 @@ def event(row: sqlite3.Row) -> Event:
         refund_until_seconds=row["refund_until_seconds"],
         refund_fee_percent=row["refund_fee_percent"],
         refund_fee_fixed=row["refund_fee_fixed"],
+        buyer_cancel_until_seconds=row["buyer_cancel_until_seconds"],
         version=row["version"],
     )
 
@@ -216,7 +217,7 @@ def changed_event_columns(e: Event) -> tuple[Any, ...]:
 
 def _rules(e: Event) -> tuple[Any, ...]:
     paying = (e.on_decline.value, e.refund_until_seconds, e.refund_fee_percent, e.refund_fee_fixed)
-    return (e.hold_ttl_seconds, e.per_buyer_max, *paying)
+    return (e.hold_ttl_seconds, e.per_buyer_max, *paying, e.buyer_cancel_until_seconds)
 
 
 def moved_columns(b: Booking) -> tuple[Any, ...]:

@@ -35,8 +35,12 @@ class SqliteBookingReads:
 
     async def read_event(self, event_id: EventId) -> Event | None:
         """An event by its id."""
-        found = await self._read("read_events", convert_rows_and_values.to_json([event_id]))
-        return convert_rows_and_values.event(found[0]) if found else None
+        return (await self.read_events([event_id])).get(event_id)
+
+    async def read_events(self, ids: Collection[EventId]) -> dict[EventId, Event]:
+        """Events by their ids."""
+        found = await self._read("read_events", convert_rows_and_values.to_json(sorted(ids))) if ids else []
+        return {event.id: event for event in map(convert_rows_and_values.event, found)}
 
     async def list_events(self, *, mode: Mode, after: EventId | None, limit: int) -> list[Event]:
         """A page of events, by id."""

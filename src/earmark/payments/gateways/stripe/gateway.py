@@ -53,7 +53,9 @@ CLOCKS_APART = timedelta(minutes=10)
 SENT_WITHIN = timedelta(seconds=PAYING_SECONDS_MAX)
 """How long after a payment was recorded its create may be sent; later the payment is voided instead."""
 
-FIELDS = {"payment_method": "method", "return_url": "return_url"}
+FROM_PAYMENT_ELEMENT = "ctoken_"
+"""How the id of a ConfirmationToken begins: the Payment Element makes one in the browser, of what a buyer typed."""
+FIELDS = {"confirmation_token": "method", "payment_method": "method", "return_url": "return_url"}
 """The parameters of a create that come from the request to pay, and the names of their fields there."""
 FIELDS_BY_CODE = {
     "payment_intent_incompatible_payment_method": "method",
@@ -301,13 +303,19 @@ def _params_without_method(order: Order) -> PaymentIntentCreateParams:
 
 
 def _create_params(order: Order) -> PaymentIntentCreateParams:
-    """The same, with its method, confirmed at once. Without a return URL, no method that redirects the buyer."""
+    """The same, with its method, confirmed at once. Without a return URL, no method that redirects the buyer.
+
+    A ConfirmationToken says itself that Stripe.js in the page handles the buyer's action.
+    """
     params: PaymentIntentCreateParams = {
         **_params_without_method(order),
         "confirm": True,
-        "payment_method": order.method,
         "automatic_payment_methods": {"enabled": True, "allow_redirects": "always" if order.return_url else "never"},
     }
+    if order.method.startswith(FROM_PAYMENT_ELEMENT):
+        params["confirmation_token"] = order.method
+    else:
+        params["payment_method"] = order.method
     if order.return_url:
         params["return_url"] = order.return_url
     return params

@@ -88,6 +88,11 @@ SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automa
        processed_at
   FROM payments WHERE booking_id = $1 ORDER BY created_at, id LIMIT 1000;
 
+-- name: list_paid_here
+-- Of these bookings those whose payment Earmark made: an id that a shop gave as its own reference names no payment of the booking.
+SELECT b.id AS booking_id FROM bookings b JOIN payments p ON p.booking_id = b.id AND p.id::text = b.payment_id
+ WHERE b.id = ANY ($1::uuid[]) LIMIT 1000;
+
 -- name: claim_payments
 -- What a reconciler has to look at: other reconcilers pass over what this one is claiming. Chosen once and
 -- sorted at the end: an update chooses as often as its plan likes, and returns its rows in no order. What is undecided

@@ -12,7 +12,8 @@ SELECT statement_timestamp() + $1::interval AS now, set_config('lock_timeout', $
 -- name: read_events
 -- The rules a claim is judged by.
 SELECT id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
-       version, on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed
+       version, on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed,
+       buyer_cancel_until_seconds
   FROM events WHERE id = ANY ($1::text[]) LIMIT 1000;
 
 -- name: read_seats
@@ -32,7 +33,8 @@ SELECT id, event_id, buyer, mode, state, lines, total, currency, created_at, exp
 -- name: lock_event
 -- Operators change an event one after the other.
 SELECT id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
-       version, on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed
+       version, on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed,
+       buyer_cancel_until_seconds
   FROM events WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: lock_bookings

@@ -5,8 +5,8 @@
 -- No row back means the id is taken.
 INSERT INTO events (id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at,
                     hold_ttl_seconds, per_buyer_max, on_decline, refund_until_seconds, refund_fee_percent,
-                    refund_fee_fixed, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 1)
+                    refund_fee_fixed, buyer_cancel_until_seconds, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 1)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
@@ -89,7 +89,8 @@ UPDATE seats s SET booking_id = NULL, fence = s.fence + 1
 -- An operator's change; the row was locked before.
 UPDATE events
    SET name = $2, starts_at = $3, sale_opens_at = $4, sale_closes_at = $5, hold_ttl_seconds = $6, per_buyer_max = $7,
-       on_decline = $8, refund_until_seconds = $9, refund_fee_percent = $10, refund_fee_fixed = $11, version = $12
+       on_decline = $8, refund_until_seconds = $9, refund_fee_percent = $10, refund_fee_fixed = $11,
+       buyer_cancel_until_seconds = $12, version = $13
  WHERE id = $1;
 
 -- name: change_seats

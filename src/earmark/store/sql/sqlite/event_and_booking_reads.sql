@@ -3,7 +3,7 @@
 -- name: list_events
 -- A page of events, by id.
 SELECT id, name, currency, mode, created_at, starts_at, sale_opens_at, sale_closes_at, hold_ttl_seconds, per_buyer_max,
-       on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed, version
+       on_decline, refund_until_seconds, refund_fee_percent, refund_fee_fixed, buyer_cancel_until_seconds, version
   FROM events WHERE mode = ?1 AND id > ?2 ORDER BY id LIMIT ?3;
 
 -- name: read_booking

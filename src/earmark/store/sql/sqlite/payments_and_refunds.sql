@@ -85,6 +85,11 @@ SELECT id, booking_id, event_id, mode, gateway, method, amount, currency, automa
        processed_at
   FROM payments WHERE booking_id = ?1 ORDER BY created_at, id LIMIT 1000;
 
+-- name: list_paid_here
+-- Of these bookings those whose payment Earmark made: an id that a shop gave as its own reference names no payment of the booking.
+SELECT b.id AS booking_id FROM json_each(?1) AS k CROSS JOIN bookings b ON b.id = k.value
+  JOIN payments p ON p.booking_id = b.id AND p.id = b.payment_id LIMIT 1000;
+
 -- name: due_payments
 -- What a reconciler has to look at, the longest due first. What is undecided by ?4 is given up without its gateway, so any
 -- reconciler may have it.

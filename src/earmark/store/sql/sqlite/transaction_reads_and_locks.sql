@@ -5,7 +5,7 @@
 -- The rules a claim is judged by.
 SELECT e.id, e.name, e.currency, e.mode, e.created_at, e.starts_at, e.sale_opens_at, e.sale_closes_at,
        e.hold_ttl_seconds, e.per_buyer_max, e.on_decline, e.refund_until_seconds, e.refund_fee_percent, e.refund_fee_fixed,
-       e.version
+       e.buyer_cancel_until_seconds, e.version
   FROM json_each(?1) AS k CROSS JOIN events e ON e.id = k.value LIMIT 1000;
 
 -- name: read_seats
