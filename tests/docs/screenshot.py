@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 IMAGE = ROOT / "docs" / "images" / "seat-map.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-WIDTH, HEIGHT = 1000, 606
+WIDTH, HEIGHT = 1180, 860
 START_SECONDS_MAX = 30.0
 HELD = ("E5", "E6", "E7")
 
@@ -42,12 +42,13 @@ def take(url: str, *, program: str, image: Path) -> None:
         browser = playwright.chromium.launch(executable_path=program)
         page = browser.new_page(locale="en-GB", viewport={"width": WIDTH, "height": HEIGHT})
         page.goto(f"{url}/?event=theatre")
+        expect(page.locator("#map .link")).to_have_attribute("data-link", "live")
+        expect(page.locator("#basket")).to_be_visible()
         for seat in HELD:
-            place = page.locator(f'#map [data-seat="{seat}"]')
-            place.click()
-            expect(place).to_have_attribute("data-state", "selected")
-        page.get_by_role("button", name="Hold", exact=True).click()
-        expect(page.locator('.hold[data-state="held"]').first).to_be_visible()
+            point = page.locator("#map").evaluate("(map, id) => map.seatPoint(id)", seat)
+            page.mouse.click(point["x"], point["y"])
+            expect(page.locator(f'#basket-lines [data-line="{seat}"]:not([data-pending])')).to_be_visible()
+        page.mouse.move(0, 0)
         page.screenshot(path=image, animations="disabled")
         browser.close()
 
