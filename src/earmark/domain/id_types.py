@@ -19,6 +19,7 @@ RefundId = NewType("RefundId", UUID)
 KeyId = NewType("KeyId", str)
 WebhookId = NewType("WebhookId", UUID)
 DeliveryId = NewType("DeliveryId", UUID)
+MailId = NewType("MailId", UUID)
 
 
 class OutsidePaymentRef(NamedTuple):

@@ -6,14 +6,15 @@ from typing import Protocol
 
 from earmark.engine.api_keys import KeepsKeys
 from earmark.engine.ports.clear_keys_count_backlog_recount_pools import KeptUp
+from earmark.engine.ports.contacts_and_mails import KeepsMails
 from earmark.engine.ports.payment_monitoring_reads import WatchesPayments
 from earmark.engine.ports.reads_to_follow_seat_changes import Followed
 from earmark.engine.ports.webhook_storage import KeepsWebhooks
 from earmark.engine.prepaid_accounts import KeepsAccounts
 
 
-class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsWebhooks, KeptUp, WatchesPayments, Protocol):
-    """Accounts, API keys, webhooks, followed events, payment monitoring and upkeep."""
+class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsMails, KeepsWebhooks, KeptUp, WatchesPayments, Protocol):
+    """Accounts, API keys, contacts, mails, webhooks, followed events, payment monitoring and upkeep."""
 
     def requests_at_once_max(self, *, batches: int) -> int | None:
         """How many requests one transaction may carry when so many run at once; None where nothing limits it."""
