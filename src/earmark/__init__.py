@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Booking",
     "Change",
+    "Contact",
     "Delta",
     "Earmark",
     "EarmarkError",

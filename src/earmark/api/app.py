@@ -22,6 +22,7 @@ from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import (
+    booking_contact,
     bookings,
     events_and_seat_map,
     issue_buyer_token,
@@ -111,6 +112,7 @@ ENDPOINTS = (
     *events_and_seat_map.ENDPOINTS,
     *seat_map_stream.ENDPOINTS,
     *bookings.ENDPOINTS,
+    *booking_contact.ENDPOINTS,
     *result_by_idempotency_key.ENDPOINTS,
     *pay_refund_and_list_payments.ENDPOINTS,
     *receive_gateway_callbacks.ENDPOINTS,

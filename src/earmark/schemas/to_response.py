@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking, SeatLine
+    from earmark.domain.contact import Contact
     from earmark.domain.id_types import Buyer
     from earmark.domain.journal_entry import Entry
     from earmark.domain.payment import Payment, Refund
@@ -63,6 +64,13 @@ def booking_value(booking: Booking, now: datetime) -> responses.Booking:
         payment_id=booking.payment_id,
         payment_method=booking.payment_method,
         version=booking.version,
+    )
+
+
+def contact_value(contact: Contact) -> responses.Contact:
+    """The response value of a contact."""
+    return responses.Contact(
+        booking_id=str(contact.booking_id), name=contact.name, email=contact.email, language=contact.language
     )
 
 
