@@ -15,7 +15,7 @@ from earmark.api.auth import keys_and_tokens
 from earmark.api.middleware import log_count_and_trace_requests, read_and_decode_body
 from earmark.cli.commands import settings
 from earmark.cli.doctor import postgres_failover
-from earmark.domain import choose_best_seats, detect_card_numbers, mask_and_reference_payment_method
+from earmark.domain import choose_best_seats, contact, detect_card_numbers, mask_and_reference_payment_method
 from earmark.engine.ports import heartbeats
 from earmark.errors import InvalidRequest
 from earmark.locks import glob_to_regex, keys
@@ -135,6 +135,8 @@ FOREIGN: dict[str, list[Work]] = {
     "schemas.requests.EventIdText": _meta(r"^\w[\w.:-]*$(?!\n)"),
     "schemas.requests.Name": _meta(requests._TEXT),
     "schemas.requests.Who": _meta(requests._WHO),
+    "schemas.requests.PersonName": _meta(requests._PERSON),
+    "schemas.requests.Language": _meta(requests._LANGUAGE),
     "schemas.requests.Label": _meta(requests._TEXT),
     "schemas.requests.Reference": _meta(requests._WHO),
     "schemas.requests.ReturnUrl": _meta("^https?://"),
@@ -145,6 +147,8 @@ FOREIGN: dict[str, list[Work]] = {
     ],
     "domain.choose_best_seats._LAST_NUMBER": _pattern(choose_best_seats._LAST_NUMBER, "match"),
     "domain.choose_best_seats._PARTS": _pattern(choose_best_seats._PARTS, "split"),
+    "domain.contact._FORBIDDEN": [*_pattern(contact._FORBIDDEN, "search"), contact.email_flaw],
+    "domain.contact._LABEL": [*_pattern(contact._LABEL, "fullmatch"), lambda text: contact.email_flaw(f"a@{text}")],
     "domain.detect_card_numbers._GROUPS": _pattern(detect_card_numbers._GROUPS, "search", "findall"),
     "domain.detect_card_numbers._UUID": _pattern(detect_card_numbers._UUID, "search", "findall"),
     "domain.detect_card_numbers._GROUP": _pattern(detect_card_numbers._GROUP, "findall"),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Booking",
+    "Contact",
     "Delta",
     "Earmark",
     "EarmarkError",

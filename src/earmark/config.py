@@ -431,6 +431,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         About("whether webhooks may go to `http://` and to private addresses: for tests and closed networks alone"),
     ] = False
 
+    smtp_url: Annotated[
+        str | None,
+        About(
+            "the server that [mails](../howto/mail.md) to buyers are sent through: `smtp://user:password@host:port` "
+            "(with STARTTLS, unless `?starttls=off` says otherwise) or `smtps://…`; without it no mail is sent",
+            secret=True,
+        ),
+    ] = None
+    mail_from: Annotated[
+        str | None, About("whom mails come from: `shop@example.com`, or `The Shop <shop@example.com>`")
+    ] = None
+    mail_timezone: Annotated[str, About("the time zone of the moments in mails, such as `Europe/Berlin`")] = "UTC"
+    public_url: Annotated[str | None, About("where buyers reach this shop, for the links in mails")] = None
+
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One setting: its name, type, default and meaning."""

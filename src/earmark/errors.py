@@ -94,6 +94,14 @@ class BookingUnknown(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class ContactUnknown(Refusal):
+    """This booking has no contact."""
+
+    code = "contact_unknown"
+    booking_id: str
+
+
+@dataclass(kw_only=True, eq=False)
 class WebhookUnknown(Refusal):
     """There is no such webhook, or it is of the other kind, test or live."""
 

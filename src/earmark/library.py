@@ -23,6 +23,7 @@ from earmark.domain.booking import wants
 from earmark.domain.id_types import Buyer, EventId, SeatId
 from earmark.domain.idempotency_record import IdempotencyKey
 from earmark.domain.live_or_test_mode import Mode
+from earmark.engine import set_booking_contact
 from earmark.engine.commands_and_results import Actor, Decided, Extend, KeyedRequest, Release
 from earmark.engine.ports.store import BookingFilter
 from earmark.errors import BookingUnknown, EventUnknown, Refusal, SeatUnknown
@@ -245,6 +246,21 @@ class Earmark:
         body, own = requests.read(requests.ChangeBody, said), to_command.booking_id_of(str(booking_id))
         command = to_command.change(body, booking_id=own, **self._common(f"change {own}", said, key, _booking))
         return _value(await self.engine.change(command), _booking, responses.Booking)
+
+    async def set_contact(
+        self, booking_id: str | UUID, *, name: str, email: str, language: str | None = None
+    ) -> responses.Contact:
+        """Whom mails about a booking go to, while it is held, paying or confirmed. The same again is no error."""
+        said = verb_arguments_to_request_body.said(name=name, email=email, language=language)
+        own = to_command.booking_id_of(str(booking_id))
+        contact = to_command.contact(requests.read(requests.ContactBody, said), booking_id=own)
+        kept = await set_booking_contact.set_contact(self.engine.store, contact, actor=self._actor, mail=False)
+        return to_response.contact_value(kept)
+
+    async def contact(self, booking_id: str | UUID) -> responses.Contact:
+        """Whom mails about a booking go to; refused where no contact was set."""
+        _, booking = await self._find_booking(booking_id)
+        return to_response.contact_value(await set_booking_contact.read_contact(self.engine.store, booking.id))
 
     async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """Give a hold more time, within the longest life of a hold."""

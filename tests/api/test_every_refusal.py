@@ -135,6 +135,11 @@ async def booking_unknown(w: World) -> httpx2.Response:
     return await w.shop.get("/v1/bookings/01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b10")
 
 
+async def contact_unknown(w: World) -> httpx2.Response:
+    held = (await w.hold("A1")).json()
+    return await w.shop.get(f"/v1/bookings/{held['id']}/contact")
+
+
 async def lock_unknown(w: World) -> httpx2.Response:
     return await w.shop.delete("/v1/locks/order:7")
 
@@ -375,6 +380,7 @@ PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
         seat_unknown,
         pool_unknown,
         booking_unknown,
+        contact_unknown,
         lock_unknown,
         webhook_unknown,
         delivery_unknown,

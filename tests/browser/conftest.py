@@ -225,9 +225,6 @@ def new_page(browser: Browser) -> Page:
 
 def new_visitor(page: Page, home: str) -> Visitor:
     visitor = Visitor(context=page.context, page=page, home=home)
-    page.route(
-        "**/contact", lambda r: r.fulfill(json={"name": "Ann Lee", "email": "ann@example.com"})
-    )  # TEMPORARY-MOCK
     page.on("console", visitor.collect_console_errors)
     page.on("pageerror", visitor.collect_page_error)
     page.on("request", visitor.note_foreign_request)

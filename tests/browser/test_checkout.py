@@ -51,6 +51,9 @@ def test_from_the_map_to_the_ticket_with_authentication(
     expect(buyer.page.locator("#ticket")).to_contain_text("row A, seat 2: booked")
     assert "payment_intent" not in buyer.page.url
     other.sees("A2", "sold")
+    buyer.page.get_by_role("link", name="Open your tickets").click()
+    expect(buyer.page.locator("#tickets")).to_contain_text("Row A, Seat 2")
+    buyer.page.go_back()
     buyer.page.get_by_role("link", name="Back to the event").click()
     buyer.sees_shop()
     buyer.sees("A2", "yours")

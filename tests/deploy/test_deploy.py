@@ -47,6 +47,10 @@ ASKED = {
     "EARMARK_STRIPE_WEBHOOK_SECRET": "",
     "EARMARK_BALANCE": "off",
     "EARMARK_ACCOUNT_SECRET": "",
+    "EARMARK_SMTP_URL": "",
+    "EARMARK_MAIL_FROM": "",
+    "EARMARK_MAIL_TIMEZONE": "UTC",
+    "EARMARK_PUBLIC_URL": "",
 }
 
 
@@ -178,6 +182,14 @@ def test_the_settings_of_accounts_reach_the_servers() -> None:
         assert named["EARMARK_ACCOUNT_SECRET"] == "${EARMARK_ACCOUNT_SECRET:-}"
         assert config.read(settings_of(SERVICES[service])).account_secret is None
     assert SERVICES["server"]["environment"]["EARMARK_BALANCE"] == "${EARMARK_BALANCE:-off}"
+
+
+def test_the_settings_of_mails_reach_the_servers() -> None:
+    """The worker sends mails, and the servers know whether there are any."""
+    for service in ("server", "worker"):
+        named = SERVICES[service]["environment"]
+        assert named["EARMARK_SMTP_URL"] == "${EARMARK_SMTP_URL:-}"
+        assert config.read(settings_of(SERVICES[service])).smtp_url is None
 
 
 def test_no_image_names_the_host_of_a_registry() -> None:

@@ -181,7 +181,7 @@ async def live_shop(place: Place) -> Earmark:
 async def _name(place: Place) -> ShopApi:
     async with shop_api_over(place) as shop_api:
         await fill(place, shop_api)
-    await relay(place.store)
+    await relay(place.store, mail=True)
     return shop_api
 
 
@@ -224,6 +224,8 @@ async def fill(place: Place, shop_api: ShopApi) -> None:
     await shop_api.post(f"bookings/{mine['id']}/release", key="shop-again")
     hold = {"event_id": "show", "buyer": ANN, "seats": ["A2", "A3"], "pools": {"GA": 2}}
     paid = await shop_api.post("bookings", hold, key=f"hold-{ANN}-1")
+    contact = {"name": f"Ann Lee, {ANN}", "email": ANN, "language": "de"}
+    await shop_api.post(f"bookings/{paid['id']}/contact", contact, key="contact", token=token)
     back = f"https://shop.example/thanks/{ANN}"
     pay = {"method": "pm_card_visa_chargeDeclined", "return_url": back}
     await shop_api.post(f"bookings/{paid['id']}/pay", pay, key="declined", token=token)
@@ -234,6 +236,7 @@ async def fill(place: Place, shop_api: ShopApi) -> None:
     money = {"payment_id": f"till {ANN} 7", "payment_method": f"cash of {ANN}"}
     await shop_api.post(f"bookings/{payments['id']}/confirm", money, key="till-paid")
     bob = await shop_api.post("bookings", {"event_id": "show", "buyer": "bob", "seats": ["A5"]}, key="bob")
+    await shop_api.post(f"bookings/{bob['id']}/contact", {"name": "Bob", "email": "bob@example.com"}, key="bobs")
     await shop_api.post(f"bookings/{bob['id']}/confirm", {"payment_id": "till bob"}, key="bob-paid")
     shop = await live_shop(place)
     gala = event_body(place, "gala")

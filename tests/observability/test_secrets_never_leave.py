@@ -103,6 +103,9 @@ def begin(tmp_path: Path, *, database: str, redis: str, control: bool = False) -
         EARMARK_TRACING="on",
         EARMARK_REQUEST_SECONDS_MAX="2",
         EARMARK_WEBHOOK_PRIVATE="on",
+        # Nothing listens there.
+        EARMARK_SMTP_URL=f"smtp://shop:{BIRD}ofmail@127.0.0.1:1?starttls=off",
+        EARMARK_MAIL_FROM="shop@shop.example",
     )
     command = [sys.executable, str(start), str(spans), "control" if control else "", "serve", "--verbose"]
     with log.open("ab") as out:
@@ -160,6 +163,7 @@ def send_secrets_everywhere(output: ServerOutput) -> None:
             ask(guest, output, "GET", "/v1/bookings", headers=_cookie(f"{token}x"))
         use_a_buyers_token(client, output)
         call_back(client, output)
+        leave_an_address(client, output)
         forged = {"Stripe-Signature": f"t=1,v1={BIRD}", "Content-Type": "application/json"}
         ask(client, output, "POST", "/v1/payments/stripe/callback", content=b'{"id": "evt_kanarie"}', headers=forged)
         output.metrics = ask(client, output, "GET", "/metrics").text
@@ -201,6 +205,22 @@ def call_back(client: httpx2.Client, output: ServerOutput) -> None:
         assert time.monotonic() < deadline, output.log.read_text()
         time.sleep(0.05)
     output.answers += [one["error"] for one in tried]
+
+
+def leave_an_address(client: httpx2.Client, output: ServerOutput) -> None:
+    """A buyer's name and address: kept, malformed, and with a mail to it that cannot be sent."""
+    hold = {"event_id": "play", "buyer": "bea", "seats": ["A6"]}
+    booking = f"/v1/bookings/{ask(client, output, 'POST', '/v1/bookings', json=hold).json()['id']}"
+    contact = {"name": f"{BIRD} of a name", "email": f"{BIRD}@mail.example"}
+    assert ask(client, output, "POST", f"{booking}/contact", json=contact).status_code == 200
+    assert ask(client, output, "GET", f"{booking}/contact").status_code == 200
+    for wrong_one in ({"name": f"{BIRD}\r\n"}, {"email": f"{BIRD} @mail.example"}, {"language": f"{BIRD}!"}):
+        assert ask(client, output, "POST", f"{booking}/contact", json=contact | wrong_one).status_code == 422
+    assert ask(client, output, "POST", f"{booking}/confirm", json={"payment_id": "till"}).status_code == 200
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while "smtp_unreachable" not in output.log.read_text():
+        assert time.monotonic() < deadline, output.log.read_text()
+        time.sleep(0.05)
 
 
 def _deliveries(client: httpx2.Client, path: str) -> list[dict[str, Any]]:

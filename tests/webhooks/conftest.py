@@ -109,12 +109,12 @@ async def eventually(fact: Callable[[], bool], *, step: Callable[[], Awaitable[A
             await (step() if step else asyncio.sleep(0.005))
 
 
-async def relay(store: Store) -> None:
-    """Number all there is."""
+async def relay(store: Store, *, mail: bool = False) -> None:
+    """Number all there is; with `mail`, queue the mails about it."""
     after, behind = START, True
     while behind or after != START:
         behind = behind and after != START
-        numbering = await store.outbox.number(after=after, limit=100, tell=False)
+        numbering = await store.outbox.number(after=after, limit=100, tell=False, mail=mail)
         after, behind = numbering.after, behind or numbering.more
 
 

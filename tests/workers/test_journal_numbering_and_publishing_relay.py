@@ -84,9 +84,10 @@ async def test_it_pauses_when_another_relay_has_every_event(earmark: Earmark, mo
     calls: list[EventId] = []
     answers = [Numbering(after=PLAY, more=True), Numbering(), Numbering(after=PLAY, more=True)]
 
-    async def number(*, after: EventId, limit: int, tell: bool) -> Numbering:
+    async def number(*, after: EventId, limit: int, tell: bool, mail: bool) -> Numbering:
         assert limit > 0
         assert not tell, "there is no follower"
+        assert not mail, "no mail is sent"
         calls.append(after)
         return answers[len(calls) - 1]
 

@@ -63,7 +63,7 @@ async def test_it_clears_expired_keys_and_heartbeats(clock: MovableClock) -> Non
         assert await janitor.act() < 800
         assert (await store.heartbeats.read(limit=1)).heartbeats == []
         assert (await janitor.tidy()) == (
-            {"keys": 2, "beats": 0, "deliveries": 0, "payment_keys": 0, "payers": 0},
+            {"keys": 2, "beats": 0, "deliveries": 0, "mails": 0, "payment_keys": 0, "payers": 0},
             False,
         )
         assert await janitor.act() >= 800
@@ -127,6 +127,6 @@ async def test_it_tidies_by_command(tmp_path: Path, clock: MovableClock, capsys:
         assert not ended.value.code
         return capsys.readouterr().out
 
-    rest = "0 beats, 0 deliveries, 0 payment keys, 0 payers.\n"
+    rest = "0 beats, 0 deliveries, 0 mails, 0 payment keys, 0 payers.\n"
     assert await asyncio.to_thread(run) == f"Cleared: 2 keys, {rest}"
     assert await asyncio.to_thread(run, "--from-start") == f"Cleared: 0 keys, {rest}"

@@ -24,6 +24,7 @@ from earmark.api.page_files import media_type_of, page_files
 from earmark.api.page_security_headers import SECURITY_HEADERS, checkout_page_headers
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import (
+    booking_contact,
     bookings,
     events_and_seat_map,
     issue_buyer_token,
@@ -119,6 +120,7 @@ ENDPOINTS = (
     *events_and_seat_map.ENDPOINTS,
     *seat_map_stream.ENDPOINTS,
     *bookings.ENDPOINTS,
+    *booking_contact.ENDPOINTS,
     *result_by_idempotency_key.ENDPOINTS,
     *payment_methods_of_event.ENDPOINTS,
     *pay_refund_and_list_payments.ENDPOINTS,

@@ -51,6 +51,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     clock: Clock
     guests: bool
+    mail: bool = False
+    """Whether mails are sent, so that a contact which comes after the confirmation queues one."""
     seat_map_cache: SeatMapCache
     payments: PaymentService
     locks: Locks | None = None
@@ -130,6 +132,7 @@ def _services(runtime: Runtime, *, metrics: Metrics, tracing: Tracing | None) ->
         metrics=metrics,
         clock=clock,
         guests=settings.guests,
+        mail=settings.smtp_url is not None,
         seat_map_cache=SeatMapCache(engine, clock=clock, render=render_map, seconds_max=settings.map_cache_seconds),
         payments=runtime.payments,
         locks=runtime.locks,

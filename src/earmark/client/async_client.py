@@ -178,6 +178,19 @@ class AsyncClient:
             http_messages.post("bookings", str(booking_id), "change", body=body, key=key), responses.Booking
         )
 
+    async def set_contact(
+        self, booking_id: str | UUID, *, name: str, email: str, language: str | None = None
+    ) -> responses.Contact:
+        """Whom mails about a booking go to, while it is held, paying or confirmed. The same again is no error."""
+        body = verb_arguments_to_request_body.said(name=name, email=email, language=language)
+        return await self._send(
+            http_messages.post("bookings", str(booking_id), "contact", body=body, key=None), responses.Contact
+        )
+
+    async def contact(self, booking_id: str | UUID) -> responses.Contact:
+        """Whom mails about a booking go to; refused where no contact was set."""
+        return await self._send(http_messages.get("bookings", str(booking_id), "contact"), responses.Contact)
+
     async def extend(self, booking_id: str | UUID, *, seconds: int, key: str | None = None) -> responses.Booking:
         """More time, within the longest life of a hold."""
         body = verb_arguments_to_request_body.said(seconds=seconds)

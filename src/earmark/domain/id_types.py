@@ -20,6 +20,7 @@ KeyId = NewType("KeyId", str)
 WebhookId = NewType("WebhookId", UUID)
 DeliveryId = NewType("DeliveryId", UUID)
 TicketId = NewType("TicketId", UUID)
+MailId = NewType("MailId", UUID)
 
 
 class OutsidePaymentRef(NamedTuple):

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from earmark.domain.bookable_event import OnDecline
 from earmark.domain.booking import LINES_MAX
+from earmark.domain.contact import EMAIL_LENGTH_MAX
 from earmark.domain.default_limits_for_all_events import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from earmark.domain.money import AMOUNT_MAX
 from earmark.domain.payment import Capture
@@ -31,12 +32,17 @@ UNITS_MAX = 1_000
 
 _ID = r"^\w[\w .:#+@()-]*$(?!\n)"
 _TEXT = r"^[^\x00-\x1f\x7f]*$(?!\n)"
+_PERSON = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$(?!\n)"
+"""No control characters of any kind, no line ends, nothing that turns the direction of the text behind it."""
+_LANGUAGE = r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$(?!\n)"
 _WHO = r"^[^\x00-\x1f\x7f{}]+$(?!\n)"
 
 Id = Annotated[str, Meta(pattern=_ID, min_length=1, max_length=64, description="letters, digits and . : # + @ ( ) -")]
 EventIdText = Annotated[str, Meta(pattern=r"^\w[\w.:-]*$(?!\n)", min_length=1, max_length=64)]
 Name = Annotated[str, Meta(pattern=_TEXT, min_length=1, max_length=200)]
 Who = Annotated[str, Meta(pattern=_WHO, min_length=1, max_length=128, description="the buyer, as the shop knows them")]
+PersonName = Annotated[str, Meta(pattern=_PERSON, min_length=1, max_length=200, description="in any script")]
+Language = Annotated[str, Meta(pattern=_LANGUAGE, max_length=35, description="a language tag, such as de or en-GB")]
 Label = Annotated[str, Meta(pattern=_TEXT, min_length=1, max_length=64, description="a name to display")]
 Reference = Annotated[str, Meta(pattern=_WHO, min_length=1, max_length=255)]
 Price = Annotated[int, Meta(ge=0, le=AMOUNT_MAX, description="minor units of the event's currency")]
@@ -209,6 +215,14 @@ class PayBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     gateway: Reference | None = None
     capture: Capture | None = None
     return_url: ReturnUrl | None = None
+
+
+class ContactBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Whom mails about a booking go to. The address is checked further: see `domain/contact.py`."""
+
+    name: PersonName
+    email: Annotated[str, Meta(min_length=3, max_length=EMAIL_LENGTH_MAX, description="an e-mail address")]
+    language: Language | None = None
 
 
 class RefundBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -87,6 +87,15 @@ class Booking(Struct, frozen=True, kw_only=True):
     """Until when the buyer may cancel; null where that is not allowed. Only in what the buyer reads."""
 
 
+class Contact(Struct, frozen=True, kw_only=True):
+    """Whom mails about a booking go to."""
+
+    booking_id: str
+    name: str
+    email: str
+    language: str
+
+
 class Payment(Struct, frozen=True, kw_only=True):
     """A payment, as it was at the moment of the response."""
 

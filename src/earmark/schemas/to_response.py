@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.bookable_event import Event
     from earmark.domain.booking import Booking, SeatLine
+    from earmark.domain.contact import Contact
     from earmark.domain.id_types import Buyer
     from earmark.domain.journal_entry import Entry
     from earmark.domain.payment import Payment, Refund
@@ -69,6 +70,13 @@ def booking_value(booking: Booking, now: datetime) -> responses.Booking:
 def buyers_booking_value(booking: Booking, now: datetime, *, until: datetime | None) -> responses.Booking:
     """The same for its buyer, with the moment until which the buyer may cancel it; None where that is not allowed."""
     return msgspec.structs.replace(booking_value(booking, now), cancellable_until=until)
+
+
+def contact_value(contact: Contact) -> responses.Contact:
+    """The response value of a contact."""
+    return responses.Contact(
+        booking_id=str(contact.booking_id), name=contact.name, email=contact.email, language=contact.language
+    )
 
 
 def _seat_line(line: SeatLine) -> responses.SeatLine:

@@ -23,6 +23,7 @@ _IN_BOTH = (
     "heartbeats.sql",
     "clear_keys_count_backlog_recount_pools.sql",
     "webhooks.sql",
+    "contacts_and_mails.sql",
 )
 FILES = {
     "postgres": (*_IN_BOTH, "optimistic_transaction.sql", "server_and_connection_checks.sql"),

@@ -166,7 +166,7 @@ const contactsGiven = () => JSON.parse(localStorage.getItem(CONTACTS)) ?? [];
 
 /** The address of the page with a booking's tickets; null where it has none. */
 export async function ticketPage(id) {
-  const answer = await unlessMissing(["not_found", "booking_not_confirmed"], () => ask(`${path(id)}/tickets`));
+  const answer = await unlessMissing(["booking_not_confirmed"], () => ask(`${path(id)}/tickets`));
   return answer && new URL(answer.body.page.replace(/^\//, ""), ROOT).href;
 }
 

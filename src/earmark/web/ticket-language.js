@@ -1,4 +1,5 @@
-// The language of the ticket page and of the page for the door: the first of the browser's that there are texts in.
+// The language of the ticket page and of the page for the door: the one that was chosen in the shop, else the first of the
+// browser's that there are texts in.
 
 import de from "./texts/ticket-de.js";
 import en from "./texts/ticket-en.js";
@@ -6,7 +7,7 @@ import en from "./texts/ticket-en.js";
 const TEXTS = { de, en };
 
 /** The language, such as "de"; English where the browser names none of ours. */
-export const language = (navigator.languages ?? [navigator.language])
+export const language = [localStorage.getItem("earmark.language") ?? "", ...(navigator.languages ?? [navigator.language])]
   .map((tag) => tag.slice(0, 2).toLowerCase())
   .find((tag) => tag in TEXTS) ?? "en";
 

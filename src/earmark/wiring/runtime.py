@@ -4,7 +4,7 @@
 is one engine and one payment driver in it, whichever of them opened it. At the end
 
     1  the worker rounds that have begun are finished
-    2  notifications to other processes stop, and webhook deliveries under way are finished
+    2  notifications to other processes stop, and mails and webhook deliveries under way are finished
     3  payments under way are finished, and then the gateways are closed
     4  locks, admission and the store are closed
 """
@@ -23,6 +23,7 @@ from earmark.payments.choose_gateway_and_pay import PaymentService
 from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
 from earmark.uuids import Uuid7Ids
 from earmark.wiring.gateways import capture_for, open_gateways, open_sandbox, publishable_key_for, sandbox_url
+from earmark.wiring.mail import mailer_for
 from earmark.wiring.open_and_maintain_databases import open_store
 from earmark.wiring.redis_entry_notifications import Notifications
 from earmark.wiring.redis_locks_and_admission import lock_addresses, open_admission, open_locks
@@ -144,7 +145,10 @@ async def open_runtime(
         if workers:
             dispatcher = dispatcher_for(settings, engine.store.webhooks)
             closing.push_async_callback(dispatcher.close)
-            started = workers_for(settings, engine, payments.driver, dispatcher, feed=feed)
+            mailer = mailer_for(settings, engine.store)
+            if mailer is not None:
+                closing.push_async_callback(mailer.close)
+            started = workers_for(settings, engine, payments.driver, dispatcher, feed=feed, mailer=mailer)
         closing.push_async_callback(notifications.close)
         if workers:
             notifications.publish(feed)

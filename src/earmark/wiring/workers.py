@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from earmark.payments.drive_payment_to_its_end import PaymentDriver
     from earmark.seatmap.broadcast_journal_entries_in_process import EntryFeed
     from earmark.workers.loop import Worker
+    from earmark.workers.mailer import Mailer
     from earmark.workers.webhook_dispatcher import WebhookDispatcher
 
 ROLES = ("sweeper", "reconciler", "relay", "webhook_dispatcher", "janitor")
@@ -28,9 +29,16 @@ ROLES = ("sweeper", "reconciler", "relay", "webhook_dispatcher", "janitor")
 
 
 def workers_for(
-    settings: Settings, engine: Engine, driver: PaymentDriver, dispatcher: WebhookDispatcher, *, feed: EntryFeed
+    settings: Settings,
+    engine: Engine,
+    driver: PaymentDriver,
+    dispatcher: WebhookDispatcher,
+    *,
+    feed: EntryFeed,
+    mailer: Mailer | None = None,
 ) -> list[Worker]:
-    """One worker of each role."""
+    """One worker of each role; the mailer where mails are sent."""
+    mail = mailer is not None
     return [
         Sweeper(
             engine,
@@ -38,9 +46,10 @@ def workers_for(
             interval_seconds_max=settings.sweep_interval_seconds,
         ),
         Reconciler(driver, interval_seconds_max=settings.reconcile_interval_seconds),
-        OutboxRelay(engine.store.outbox, feed, interval_seconds_max=settings.relay_interval_seconds),
+        OutboxRelay(engine.store.outbox, feed, interval_seconds_max=settings.relay_interval_seconds, mail=mail),
         dispatcher,
         janitor_for(settings, engine.store),
+        *([mailer] if mailer is not None else []),
     ]
 
 

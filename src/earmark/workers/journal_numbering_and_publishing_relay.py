@@ -39,11 +39,13 @@ class OutboxRelay:
         *,
         batch_size_max: int = BATCH_SIZE_MAX,
         interval_seconds_max: float = 0.25,
+        mail: bool = False,
     ) -> None:
         self._outbox = outbox
         self._feed = feed
         self._batch_size_max = batch_size_max
         self._interval_seconds_max = interval_seconds_max
+        self._mail = mail
         self._after = START
         self._behind = False
 
@@ -51,7 +53,7 @@ class OutboxRelay:
         """Number one batch. While there is more, run again soon, but at most half of the time: bookings come first."""
         began = time.monotonic()
         numbering = await self._outbox.number(
-            after=self._after, limit=self._batch_size_max, tell=self._feed.has_followers
+            after=self._after, limit=self._batch_size_max, tell=self._feed.has_followers, mail=self._mail
         )
         self._feed.publish(numbering.entries)
         if numbering.count:

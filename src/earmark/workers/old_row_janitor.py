@@ -1,9 +1,9 @@
 """The janitor: deletes old rows in small batches.
 
-It deletes idempotency records and the log of webhook deliveries when their time is over, heartbeats of processes that
-ended long ago, which requests opened payments, and who tried to pay lately. It never deletes a journal entry: the
-journal is outbox and audit log in one. Any number of janitors may run: one of them walks through the journal at a time,
-and the others skip that step.
+It deletes idempotency records, the logs of webhook deliveries and of mails when their time is over, heartbeats of
+processes that ended long ago, which requests opened payments, and who tried to pay lately. It never deletes a journal
+entry: the journal is outbox and audit log in one. Any number of janitors may run: one of them walks through the journal
+at a time, and the others skip that step.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ BEATS_SECONDS = 86_400.0
 """Long enough for an operator to see in the morning which process ended in the night."""
 KEYS_SECONDS = 86_400.0
 DELIVERIES_SECONDS = 7 * 86_400.0
+MAILS_SECONDS = 7 * 86_400.0
+"""Long enough for an operator to see after a weekend which mails were given up."""
 
 log = logs.get()
 
@@ -76,6 +78,7 @@ class Janitor:
             "keys": lambda: self._forget_keys(from_start=from_start),
             "beats": self._clear_beats,
             "deliveries": self._prune_deliveries,
+            "mails": self._prune_mails,
             "payment_keys": self._forget_payment_keys,
             "payers": self._forget_payers,
         }
@@ -120,4 +123,9 @@ class Janitor:
     async def _prune_deliveries(self) -> tuple[int, bool]:
         before = self._clock.now() - timedelta(seconds=self._deliveries_seconds)
         pruned = await self._store.webhooks.prune(before=before, limit=self._batch_size_max)
+        return pruned, pruned == self._batch_size_max
+
+    async def _prune_mails(self) -> tuple[int, bool]:
+        before = self._clock.now() - timedelta(seconds=MAILS_SECONDS)
+        pruned = await self._store.mails.prune(before=before, limit=self._batch_size_max)
         return pruned, pruned == self._batch_size_max

@@ -36,6 +36,12 @@ EVENT: dict[str, Any] = {
     "buyer_cancel_until_seconds": None,
     "version": 1,
 }
+CONTACT: dict[str, Any] = {
+    "booking_id": _BOOKING_ID,
+    "name": "Ann Lee",
+    "email": "ann@example.com",
+    "language": "en",
+}
 HELD: dict[str, Any] = {
     "id": _BOOKING_ID,
     "event_id": "concert",
@@ -290,6 +296,8 @@ ANSWERS: dict[str, Any] = {
     "cancel": SOLD
     | {"state": "cancelled", "ended_at": "2030-01-02T09:00:00Z", "version": 3}
     | {"money": {"refund": 11500, "fee": 0, "reason": "within_window"}},
+    "set_contact": CONTACT,
+    "read_contact": CONTACT,
     "show_key_result": {"key": "basket-7", "state": "done", "status": 201, "booking_id": _BOOKING_ID, "answer": HELD},
     "list_payment_methods": {
         "event_id": "concert",
@@ -342,6 +350,7 @@ REFUSALS: dict[str, EarmarkError] = {
         errors.SeatUnknown(seats=("Z99",)),
         errors.PoolUnknown(pools=("VIP",)),
         errors.BookingUnknown(booking_id=_BOOKING_ID),
+        errors.ContactUnknown(booking_id=_BOOKING_ID),
         problem_response.LockUnknown(key="order:{7}"),
         errors.WebhookUnknown(webhook_id="01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11"),
         errors.DeliveryUnknown(delivery_id="01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12"),

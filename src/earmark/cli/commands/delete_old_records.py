@@ -27,8 +27,8 @@ def tidy(
     """Delete old records now, as the janitor does by itself.
 
     It deletes idempotency records past EARMARK_IDEMPOTENCY_SECONDS, webhook deliveries past
-    EARMARK_WEBHOOK_LOG_SECONDS, heartbeats of processes that ended, which requests opened payments days ago, and who
-    tried to pay more than an hour ago. Journal entries are never deleted.
+    EARMARK_WEBHOOK_LOG_SECONDS, mails that ended a week ago, heartbeats of processes that ended, which requests opened
+    payments days ago, and who tried to pay more than an hour ago. Journal entries are never deleted.
     """
     settings = config.read(os.environ, database_url=database)
     cleared = asyncio.run(_tidy(settings, from_start=from_start))

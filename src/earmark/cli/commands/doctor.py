@@ -16,6 +16,7 @@ from earmark.cli.commands import settings as show
 from earmark.cli.commands.migrate_and_verify import Database
 from earmark.cli.doctor import counts_and_invariants as of_counts
 from earmark.cli.doctor import database as of_database
+from earmark.cli.doctor import mails as of_mails
 from earmark.cli.doctor import postgres_failover as of_failover
 from earmark.cli.doctor import redis as of_redis
 from earmark.cli.doctor import secrets as of_secrets
@@ -147,6 +148,8 @@ async def _within(settings: config.Settings, vitals: DatabaseFacts, *, fix: bool
         for finding in of_proxies.findings(settings):
             yield finding
         async for finding in of_work.findings(store, settings, fix=fix):
+            yield finding
+        async for finding in of_mails.findings(store, settings):
             yield finding
         async for finding in of_counts.counts(store, fix=fix):
             yield finding

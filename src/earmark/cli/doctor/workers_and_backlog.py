@@ -34,7 +34,7 @@ async def findings(store: Store, settings: Settings, *, fix: bool) -> AsyncItera
     ):
         yield await _forget(store, settings) if fix and finding.fixable else finding
     yield await sweeping(store, fix=fix)
-    yield await relaying(store, fix=fix)
+    yield await relaying(store, fix=fix, mail=settings.smtp_url is not None)
 
 
 def beats(roll: HeartbeatList, *, seconds: float) -> Iterator[Finding]:
@@ -78,7 +78,7 @@ async def sweeping(store: Store, *, fix: bool) -> Finding:
     return fixed("sweeping", f"{ended} due holds were ended.")
 
 
-async def relaying(store: Store, *, fix: bool) -> Finding:
+async def relaying(store: Store, *, fix: bool, mail: bool = False) -> Finding:
     """Journal entries without a number: followers and webhooks do not get them yet."""
     left = await store.upkeep.backlog()
     if not _late(left.unsent_since, left.now):
@@ -88,7 +88,7 @@ async def relaying(store: Store, *, fix: bool) -> Finding:
         return problem("relaying", said, "Run `earmark worker`; `--fix` numbers them now.", fixable=True)
     given, after, behind = 0, START, True
     while behind or after != START:
-        numbering = await store.outbox.number(after=after, limit=BATCH, tell=False)
+        numbering = await store.outbox.number(after=after, limit=BATCH, tell=False, mail=mail)
         behind = (behind and after != START) or numbering.more
         given, after = given + numbering.count, numbering.after
     return fixed("relaying", f"{given} entries were numbered.")

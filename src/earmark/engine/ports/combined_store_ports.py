@@ -6,6 +6,7 @@ from typing import Protocol
 
 from earmark.engine.api_keys import KeepsKeys
 from earmark.engine.ports.clear_keys_count_backlog_recount_pools import KeptUp
+from earmark.engine.ports.contacts_and_mails import KeepsMails
 from earmark.engine.ports.payment_monitoring_reads import WatchesPayments
 from earmark.engine.ports.reads_to_follow_seat_changes import Followed
 from earmark.engine.ports.webhook_storage import KeepsWebhooks
@@ -13,8 +14,10 @@ from earmark.engine.prepaid_accounts import KeepsAccounts
 from earmark.engine.tickets import KeepsTickets
 
 
-class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsTickets, KeepsWebhooks, KeptUp, WatchesPayments, Protocol):
-    """Accounts, API keys, tickets, webhooks, followed events, payment monitoring and upkeep."""
+class Parts(
+    Followed, KeepsAccounts, KeepsKeys, KeepsMails, KeepsTickets, KeepsWebhooks, KeptUp, WatchesPayments, Protocol
+):
+    """Accounts, API keys, contacts, mails, tickets, webhooks, followed events, payment monitoring and upkeep."""
 
     def requests_at_once_max(self, *, batches: int) -> int | None:
         """How many requests one transaction may carry when so many run at once; None where nothing limits it."""

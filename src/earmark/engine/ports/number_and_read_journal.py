@@ -56,11 +56,11 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
 class Outbox(Protocol):
     """What the relay, and clients that follow events, need from a store."""
 
-    async def number(self, *, after: EventId, limit: int, tell: bool = True) -> Numbering:
+    async def number(self, *, after: EventId, limit: int, tell: bool = True, mail: bool = False) -> Numbering:
         """Number about `limit` unsent entries of the events after this one, in one transaction.
 
         The versions of one booking keep their order. An event that another relay is at is passed over. Without `tell`
-        they are only counted, which is less work.
+        they are only counted, which is less work. With `mail`, the mails about them are queued too.
         """
         ...
 

@@ -16,6 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from earmark.domain.live_or_test_mode import Mode
+from earmark.engine.ports.contacts_and_mails import MailBacklog
 from earmark.engine.ports.heartbeats import WELL
 from earmark.engine.ports.number_and_read_journal import Lag
 from earmark.engine.ports.payment_monitoring_reads import MoneyWatch
@@ -61,6 +62,7 @@ class DatabaseReading(msgspec.Struct, frozen=True, kw_only=True):
     money: Mapping[Mode, MoneyWatch]
     """By mode, `live` and `test`: test payments do not hide live ones."""
     outbox: Lag
+    mails: MailBacklog
     due_seconds: float
     """How long the hold is due that is due the longest and not ended; 0 when none is."""
     beats: Mapping[str, float] | None
@@ -112,6 +114,7 @@ class DatabaseGauges(Collector):
             "How long the oldest entry without a number waits.",
             _age(seen.outbox.oldest_at, now=seen.money[Mode.LIVE].now),
         )
+        yield from _about_mails(seen.mails, now=seen.money[Mode.LIVE].now)
         yield gauge(
             "earmark_holds_due_oldest_seconds",
             "How long the oldest due hold waits for the sweeper.",
@@ -129,6 +132,7 @@ async def _read(store: Store) -> DatabaseReading | None:
     try:
         money = {mode: await store.watch_money(limit=COUNT_MAX, mode=mode) for mode in Mode}
         outbox = await store.outbox.lag(limit=COUNT_MAX)
+        mails = await store.mails.backlog(limit=COUNT_MAX)
         due_in = await store.seconds_to_next_due()
         beats, failing = await _read_beats(store)
     except Outage:
@@ -137,7 +141,9 @@ async def _read(store: Store) -> DatabaseReading | None:
         log.exception("metrics", outcome="internal")
         return None
     due_seconds = max(-due_in, 0.0) if due_in is not None else 0.0
-    return DatabaseReading(money=money, outbox=outbox, due_seconds=due_seconds, beats=beats, failing=failing)
+    return DatabaseReading(
+        money=money, outbox=outbox, mails=mails, due_seconds=due_seconds, beats=beats, failing=failing
+    )
 
 
 async def _read_beats(store: object) -> tuple[dict[str, float] | None, dict[str, float]]:
@@ -160,6 +166,14 @@ def _failing_seconds(beat: HeartbeatRow, *, now: datetime) -> float:
     if beat.code in WELL:
         return 0.0
     return max((now - beat.failing_since).total_seconds(), 1.0) if beat.failing_since else 1.0
+
+
+def _about_mails(mails: MailBacklog, *, now: datetime) -> Iterator[Metric]:
+    yield gauge("earmark_mails_pending", "Mails that wait to be sent.", mails.pending)
+    yield gauge(
+        "earmark_mails_oldest_seconds", "How long the oldest mail waits to be sent.", _age(mails.oldest_at, now=now)
+    )
+    yield gauge("earmark_mails_failed", "Mails that were given up, as long as they are kept.", mails.failed)
 
 
 def _about_money(money: Mapping[Mode, MoneyWatch], gateways: Sequence[str]) -> Iterator[Metric]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from earmark.domain.id_types import EventId
     from earmark.engine.ports.number_and_read_journal import Numbering
+    from earmark.store.both_databases.contacts_and_mails import StoredMails
     from earmark.store.both_databases.named_statement_runner_protocols import StatementStore
     from earmark.store.both_databases.webhooks_and_deliveries import StoredWebhooks
 
@@ -25,13 +26,14 @@ NUMBER_SECONDS = 10.0
 class StoredOutbox(ABC):
     """The outbox of a store. Each database keeps relays apart in its own way."""
 
-    def __init__(self, store: StatementStore, *, webhooks: StoredWebhooks) -> None:
+    def __init__(self, store: StatementStore, *, webhooks: StoredWebhooks, mails: StoredMails) -> None:
         self._store = store
         self._webhooks = webhooks
+        self._mails = mails
 
     @abstractmethod
-    async def number(self, *, after: EventId, limit: int, tell: bool = True) -> Numbering:
-        """Number entries and queue deliveries about them, in one transaction."""
+    async def number(self, *, after: EventId, limit: int, tell: bool = True, mail: bool = False) -> Numbering:
+        """Number entries, and queue deliveries and mails about them, in one transaction."""
 
     async def read_numbered(self, event_id: EventId, *, after: int, limit: int) -> list[Numbered]:
         """By the index of numbers."""

@@ -80,6 +80,7 @@ async def _once(
         try:
             await connection.execute(LOCK_TIMEOUT)
             found = await connection.fetch(sql["erase_buyer"], buyer, pseudonym, clock.offset, list(KEPT_FIELDS))
+            found += await connection.fetch(sql["erase_contacts"], pseudonym)
         except BUSY as busy:
             await scope.rollback()
             if tries == TRIES:

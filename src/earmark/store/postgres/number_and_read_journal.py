@@ -16,7 +16,7 @@ LOCKS = 0x4541524D  # "EARM": the first half of the advisory locks that relays t
 class PostgresOutbox(StoredOutbox):
     """Relays run side by side, each with the events whose lock it has."""
 
-    async def number(self, *, after: EventId, limit: int, tell: bool = True) -> Numbering:
+    async def number(self, *, after: EventId, limit: int, tell: bool = True, mail: bool = False) -> Numbering:
         """The second statement sees what the relay before us has committed; the third, which webhooks want it."""
 
         async def work(transaction: Any) -> Numbering:
@@ -29,9 +29,11 @@ class PostgresOutbox(StoredOutbox):
             given = await transaction.fetch("number_entries", claimed, max(limit // len(claimed), 1))
             transaction.wrote = True
             wanted = await self._webhooks.find_wanted(transaction, claimed)
-            entries = sorted(map(numbered, given), key=_place) if tell or wanted else ()
+            entries = sorted(map(numbered, given), key=_place) if tell or wanted or mail else ()
             if wanted:
                 await self._webhooks.queue_entries(transaction, entries, wanted)
+            if mail:
+                await self._mails.queue_entries(transaction, entries)
             return Numbering(count=len(given), entries=entries if tell else (), after=upto, more=more)
 
         return await self._store.transact(work, within=NUMBER_SECONDS)

@@ -17,6 +17,7 @@ from earmark.engine.tickets import Tickets
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import load_named_sql
 from earmark.store.both_databases.api_keys import StoredKeys
+from earmark.store.both_databases.contacts_and_mails import StoredContacts, StoredMails
 from earmark.store.both_databases.prepaid_accounts import StoredAccounts
 from earmark.store.both_databases.reads_to_follow_seat_changes import StoredFollowedEvents
 from earmark.store.both_databases.tickets import StoredTickets
@@ -90,7 +91,9 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
         self._counts = OptimisticWriteCounts()
         self._sql: Mapping[str, str] = load_named_sql.statements("postgres")
         self.webhooks = PostgresWebhooks(self)
-        self.outbox = PostgresOutbox(self, webhooks=self.webhooks)
+        self.contacts = StoredContacts(self)
+        self.mails = StoredMails(self)
+        self.outbox = PostgresOutbox(self, webhooks=self.webhooks, mails=self.mails)
         self.followed_events = StoredFollowedEvents(self, read_some_seats=self._see)
         self.accounts = Accounts(StoredAccounts(self, retry_on=(asyncpg.UniqueViolationError,)))
         self.keys = Keys(StoredKeys(self))

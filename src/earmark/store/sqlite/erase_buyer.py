@@ -33,6 +33,8 @@ ERASED = {
     "totals": "erase_totals",
     "journal entries": "erase_journal",
     "deliveries": "erase_deliveries",
+    "contacts": "erase_contacts",
+    "unsent mails": "erase_mails",
 }
 """In the order in which they are written."""
 OVERWRITTEN = (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class SqliteOutbox(StoredOutbox):
     """One event after the other."""
 
-    async def number(self, *, after: EventId, limit: int, tell: bool = True) -> Numbering:
+    async def number(self, *, after: EventId, limit: int, tell: bool = True, mail: bool = False) -> Numbering:
         """A reader looks first: where nothing is to be numbered, the writer is left to bookings."""
         if not await self._store.read_rows("find_events", after, limit):
             return Numbering()
@@ -27,10 +27,12 @@ class SqliteOutbox(StoredOutbox):
             for row in found:
                 given = await transaction.fetch("number_entries", row["event_id"], row["entries"])
                 count += len(given)
-                entries += sorted(map(numbered, given), key=lambda one: one.sequence) if tell or wanted else ()
+                entries += sorted(map(numbered, given), key=lambda one: one.sequence) if tell or wanted or mail else ()
             transaction.wrote = bool(count)
             if wanted:
                 await self._webhooks.queue_entries(transaction, entries, wanted)
+            if mail:
+                await self._mails.queue_entries(transaction, entries)
             after_this = found[-1]["event_id"] if more else START
             return Numbering(count=count, entries=entries if tell else (), after=after_this, more=more)
 

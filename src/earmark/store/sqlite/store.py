@@ -10,6 +10,7 @@ from earmark.engine.prepaid_accounts import Accounts
 from earmark.engine.tickets import Tickets
 from earmark.store import load_named_sql
 from earmark.store.both_databases.api_keys import StoredKeys
+from earmark.store.both_databases.contacts_and_mails import StoredContacts, StoredMails
 from earmark.store.both_databases.pending_migrations import check_current
 from earmark.store.both_databases.prepaid_accounts import StoredAccounts
 from earmark.store.both_databases.reads_to_follow_seat_changes import StoredFollowedEvents
@@ -49,7 +50,9 @@ class SqliteStore(SqlitePaymentReads, SqliteBookingReads):
         self._clock = clock
         self._sql = load_named_sql.statements("sqlite")
         self.webhooks = SqliteWebhooks(self)
-        self.outbox = SqliteOutbox(self, webhooks=self.webhooks)
+        self.contacts = StoredContacts(self)
+        self.mails = StoredMails(self)
+        self.outbox = SqliteOutbox(self, webhooks=self.webhooks, mails=self.mails)
         self.followed_events = StoredFollowedEvents(self, read_some_seats=self._read_some_seats)
         self.accounts = Accounts(StoredAccounts(self, digest=bytes.hex))
         self.keys = Keys(StoredKeys(self))

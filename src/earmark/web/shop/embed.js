@@ -1,7 +1,6 @@
 // The shop on a page of another site: a seat map, a line that says what is in the basket, and a button that leads to the
 // checkout on Earmark's own site. docs/howto/embed-the-shop.md.
 
-import "../earmark-seat-map.js";
 import * as api from "../api.js";
 import { Basket } from "./basket.js";
 import { Clock } from "./clock.js";
@@ -14,8 +13,12 @@ import { wordsFor } from "./refusal-words.js";
  * to the checkout. onMessage(words): what went wrong; without it, the summary says so. Resolves with the basket.
  */
 export async function embed({ map, summary, button, onMessage = null }) {
-  await api.enter();
-  const event = await api.readEvent(map.getAttribute("event"));
+  const eventId = map.getAttribute("event");
+  map.removeAttribute("event"); // the element begins with it, and shall have the token by then
+  await Promise.all([import("../earmark-seat-map.js"), api.enter()]);
+  map.token = api.bearer();
+  map.setAttribute("event", eventId);
+  const event = await api.readEvent(eventId);
   const tell = onMessage ?? ((words) => (summary.textContent = words));
   const basket = new Basket({
     eventId: event.id,
@@ -35,7 +38,6 @@ export async function embed({ map, summary, button, onMessage = null }) {
     summary.textContent = basket.booking ? summaryOf(basket, event, clock.left) : texts.basketEmpty;
   };
   connectMap(map, basket);
-  map.token = api.bearer();
   button.textContent ||= texts.checkout;
   button.addEventListener("click", () => location.assign(api.checkoutPage(basket.booking.id)));
   show();

@@ -14,7 +14,7 @@ SELECT format(
      GRANT USAGE ON SCHEMA %1$I TO %2$I;
      GRANT SELECT, INSERT, UPDATE ON %3$s TO %2$I;
      GRANT DELETE ON %1$I.buyer_totals, %1$I.beats, %1$I.webhooks, %1$I.webhook_keys, %1$I.deliveries,
-         %1$I.payment_keys, %1$I.payers TO %2$I;
+         %1$I.payment_keys, %1$I.payers, %1$I.mails TO %2$I;
      GRANT SELECT ON %1$I.earmark_migrations TO %2$I;
      REVOKE ALL ON FUNCTION %1$I.earmark_erase_buyer(text, text, timestamptz, text[]) FROM %2$I;',
     current_schema(), $1::text, string_agg(t.oid::regclass::text, ', '))

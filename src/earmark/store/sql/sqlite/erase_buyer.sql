@@ -119,3 +119,11 @@ UPDATE journal
 UPDATE deliveries SET body = unname_bytes(body), error = nullif(unname(error, 'error'), '')
  WHERE entry_id IN (SELECT value FROM json_each(:entries))
    AND (body, error) IS NOT (unname_bytes(body), nullif(unname(error, 'error'), ''));
+
+-- name: erase_contacts
+-- A name and an address have no pseudonym: they go.
+DELETE FROM booking_contacts WHERE booking_id IN (SELECT value FROM json_each(:bookings));
+
+-- name: erase_mails
+-- What is not sent yet. A mail that was sent names no buyer.
+DELETE FROM mails WHERE booking_id IN (SELECT value FROM json_each(:bookings)) AND state = 'pending';

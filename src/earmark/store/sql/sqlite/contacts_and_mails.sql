@@ -1,0 +1,65 @@
+-- Contacts of bookings, and the mails about them. One writer, so nothing is locked.
+
+-- name: read_contact
+-- By key.
+SELECT booking_id, name, email, language FROM booking_contacts WHERE booking_id = ?1;
+
+-- name: lock_booking_of_contact
+-- Whether the booking is still this buyer's and still active; no other writer changes it before this transaction ends.
+SELECT id FROM bookings
+ WHERE id = ?1 AND buyer = ?2 AND (state IN ('paying', 'confirmed') OR (state = 'held' AND expires_at > ?3));
+
+-- name: save_contact
+-- No row changed means that it was the same.
+INSERT INTO booking_contacts (booking_id, name, email, language, created_at, changed_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?5)
+ON CONFLICT (booking_id) DO UPDATE
+   SET name = excluded.name, email = excluded.email, language = excluded.language, changed_at = excluded.changed_at
+ WHERE (name, email, language) IS NOT (excluded.name, excluded.email, excluded.language);
+
+-- name: find_confirmation
+-- The entry by which the booking became a sale, the last one if it did so twice.
+SELECT j.id FROM journal j JOIN bookings b ON b.id = j.booking_id AND b.state = 'confirmed'
+ WHERE j.booking_id = ?1 AND j.after = 'confirmed' AND j.before IS NOT 'confirmed'
+ ORDER BY j.version DESC LIMIT 1;
+
+-- name: queue_mails
+-- For bookings that have a contact. What is there already stays as it is: an entry makes one mail.
+INSERT INTO mails (id, booking_id, entry_id, kind, created_at, due_at)
+SELECT json_extract(q.value, '$.id'), c.booking_id, json_extract(q.value, '$.entry_id'), json_extract(q.value, '$.kind'), ?2, ?2
+  FROM json_each(?1) AS q CROSS JOIN booking_contacts c ON c.booking_id = json_extract(q.value, '$.booking_id')
+ WHERE true
+ON CONFLICT DO NOTHING;
+
+-- name: send_mail_again
+-- To an address that was corrected: as if it had just been queued.
+UPDATE mails SET state = 'pending', due_at = ?2, tries = 0, ended_at = NULL, error = NULL
+ WHERE id = ?1 AND (state IN ('failed', 'skipped') OR (?3 AND state = 'sent'));
+
+-- name: find_due_mail
+-- Whether a claim would find anything: a reader asks first.
+SELECT id FROM mails WHERE state = 'pending' AND due_at <= ?1 LIMIT 1;
+
+-- name: claim_mails
+-- The longest due first. Due again when the lease is over.
+UPDATE mails SET due_at = ?2, tries = tries + 1, tried_at = ?1
+ WHERE id IN (SELECT d.id FROM mails d WHERE d.state = 'pending' AND d.due_at <= ?1 ORDER BY d.due_at LIMIT ?3)
+RETURNING id, booking_id, entry_id, kind, tries;
+
+-- name: record_mail
+-- A failure counts unless another mailer has claimed the mail since; a success always does. What was not tried is as before.
+UPDATE mails
+   SET state = ?3, due_at = ?4, ended_at = CASE WHEN ?3 = 'pending' THEN NULL ELSE ?5 END,
+       tries = tries - CASE WHEN ?6 THEN 0 ELSE 1 END, error = CASE WHEN ?6 THEN ?7 ELSE error END
+ WHERE id = ?1 AND state = 'pending' AND (?3 = 'sent' OR tries = ?2);
+
+-- name: count_mails
+-- For metrics and `earmark doctor`, each counted up to a limit.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM mails WHERE state = 'pending' LIMIT ?1)) AS pending,
+       (SELECT min(w.created_at)
+          FROM (SELECT created_at FROM mails WHERE state = 'pending' ORDER BY due_at LIMIT ?1) AS w) AS oldest_at,
+       (SELECT count(*) FROM (SELECT 1 FROM mails WHERE state = 'failed' LIMIT ?1)) AS failed;
+
+-- name: prune_mails
+-- What ended long ago, a bounded number at a time.
+DELETE FROM mails WHERE id IN (SELECT m.id FROM mails m WHERE m.ended_at < ?1 ORDER BY m.ended_at LIMIT ?2);
