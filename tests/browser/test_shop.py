@@ -383,7 +383,7 @@ def test_the_limit_is_said_before_it_is_reached_and_when_it_is(visitor: Visitor,
     visitor.open(event=make_event(visitor, demo, per_buyer_max=2))
     expect(visitor.page.locator("#limit-hint")).to_have_text("At most 2 tickets for each buyer.")
     visitor.choose("A1", "A2")
-    expect(visitor.page.locator("#sale")).to_contain_text("You have all 2 tickets that one buyer may have")
+    expect(visitor.page.locator("#limit-hint")).to_contain_text("You have all 2 tickets that one buyer may have")
 
     visitor.toggle("A3")
 
