@@ -154,7 +154,7 @@ export class Choice {
     const words = host.texts.taken(seats.map((at) => this.name(at)).join("; "));
     host.screen.notify(
       `${words} ${offers.length ? host.texts.instead : host.texts.noneNear}`,
-      offers.map((at) => ({ words: host.texts.shortName(this.#parts(at)), seat: at, take: () => this.#take(at) })),
+      offers.map((at) => ({ words: this.name(at), seat: at, take: () => this.#take(at) })),
     );
     this.#tellSelection();
   }

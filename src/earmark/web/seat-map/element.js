@@ -39,6 +39,7 @@ export class EarmarkSeatMap extends HTMLElement {
   }
 
   connectedCallback() {
+    for (const name of ["token", "selection", "ownBooking"]) this.#takeEarly(name);
     this.#build();
     this.#dark.addEventListener("change", this.#onScheme);
     this.#start();
@@ -56,6 +57,14 @@ export class EarmarkSeatMap extends HTMLElement {
     if (STARTED_ANEW.has(name)) this.#start();
     if (name === "view") this.#screen.setView(this.view);
     if (name === "theme") this.#onScheme();
+  }
+
+  // What the page set before this module was there hides the property of the same name.
+  #takeEarly(name) {
+    if (!Object.hasOwn(this, name)) return;
+    const value = this[name];
+    delete this[name];
+    this[name] = value;
   }
 
   // ---- what the page sets
@@ -106,7 +115,7 @@ export class EarmarkSeatMap extends HTMLElement {
   set ownBooking(lines) {
     this.#ownLines = [...(lines ?? [])];
     const changed = this.#model.own(this.#ownLines.map((line) => line.id ?? line));
-    this.#screen?.update(changed);
+    if (changed.length) this.#screen?.update(changed);
   }
 
   // ---- what the page calls
@@ -220,8 +229,10 @@ export class EarmarkSeatMap extends HTMLElement {
   #start() {
     this.#source?.stop();
     const eventId = this.getAttribute("event");
-    if (!eventId) return;
-    if (this.#event?.id !== eventId) this.#event = null;
+    if (this.#event && this.#event.id !== eventId) this.#forget();
+    // On another site there is no cookie: nothing is asked before the token is there.
+    const isHome = new URL(this.server).origin === location.origin;
+    if (!eventId || !(this.#token || isHome)) return;
     this.#source = new MapSource({
       server: this.server,
       eventId,
@@ -233,6 +244,14 @@ export class EarmarkSeatMap extends HTMLElement {
       onRefusal: (error) => this.#takeRefusal(error),
     });
     this.#source.start();
+  }
+
+  // Another event may have seats of the same names.
+  #forget() {
+    this.#event = null;
+    this.#model = new SeatModel();
+    this.ownBooking = this.#ownLines;
+    this.#build();
   }
 
   #takeEvent(event) {

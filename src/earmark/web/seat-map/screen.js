@@ -37,7 +37,7 @@ export class Screen {
     this.legend = new PriceLegend({ model, texts, onFilter: () => this.#onFilter() });
     this.best = new BestAvailableForm({ model, texts, onPick: does.pickBest, countMax: does.countMax });
     this.pools = new PoolCounters({ model, texts, onUnits: does.setUnits });
-    this.node = assemble(this.nodes, this);
+    this.node = assemble(this.nodes, texts, this);
     this.map = new MapView({
       canvases: [this.nodes.seatsCanvas, this.nodes.marksCanvas],
       model,
@@ -56,7 +56,6 @@ export class Screen {
       zoom: (factor, pixel) => this.map.zoom(factor, pixel),
       tap: (pixel) => this.#tap(pixel),
       point: (pixel) => this.#point(pixel),
-      end: () => {},
       hint: (isShown) => (this.nodes.hint.hidden = !isShown),
     });
     map.addEventListener("keydown", (event) => this.#onKey(event));
