@@ -22,7 +22,7 @@ const FLASH_MS = 900;
 const AVAILABLE = LOOKS.findIndex(({ name }) => name === "available");
 
 export class CanvasRenderer {
-  /** What was drawn, for tests and for measuring: whole pictures, single seats, and how long the last whole one took. */
+  /** What was drawn, for measuring: whole pictures, single seats, and how long the last whole picture took. */
   counts = { wholePictures: 0, seatsInLastPicture: 0, singleSeats: 0, lastPictureMs: 0 };
   /** Whether the last whole picture lacks numbers, or has squares for seats. */
   isSimple = false;
@@ -101,14 +101,15 @@ export class CanvasRenderer {
     if (!free) return { colour: theme.off, share: 1 };
     const level = model.levelOf[model.plan.sections[number].seats[0]];
     const share = free / model.plan.sections[number].seats.length;
-    const isOut = !model.isShown(level);
-    return { colour: isOut ? theme.line : theme.levels[level % theme.levels.length].fill, share: isOut ? 0.1 : 0.14 + 0.26 * share };
+    if (!model.isShown(level)) return { colour: theme.line, share: 0.1 };
+    return { colour: theme.levels[level % theme.levels.length].fill, share: 0.14 + 0.26 * share };
   }
 
   #drawSummaries(pen, model, camera, texts) {
     model.plan.sections.forEach((section, number) => {
       const price = model.priceFrom(number);
-      const rest = price === null ? [texts.soldOut] : [texts.from(this.money.short(price)), texts.left(model.free[number])];
+      const isSoldOut = price === null;
+      const rest = isSoldOut ? [texts.soldOut] : [texts.from(this.money.short(price)), texts.left(model.free[number])];
       drawSectionSummary(pen, { section, camera, theme: this.theme, lines: [section.name, ...rest] });
     });
   }
@@ -127,11 +128,13 @@ export class CanvasRenderer {
     const seatPx = camera.scale * this.density;
     const { x, y } = model.plan;
     const [offsetX, offsetY] = [camera.x * this.density, camera.y * this.density];
-    if (seatPx < SPRITE_PX_MIN || (this.isSimple && camera.scale < NUMBER_PX_MIN)) return this.#squareDrawer(pen, model, { seatPx, offsetX, offsetY });
+    const isTooMany = this.isSimple && camera.scale < NUMBER_PX_MIN;
+    if (seatPx < SPRITE_PX_MIN || isTooMany) return this.#squareDrawer(pen, model, { seatPx, offsetX, offsetY });
     if (this.sprites?.seatPx !== seatPx) this.sprites = { seatPx, made: new SeatSprites(this.theme, seatPx) };
     const sprites = this.sprites.made;
     const half = sprites.size / 2;
-    const drawNumber = camera.scale >= NUMBER_PX_MIN && !this.isSimple ? this.#numberDrawer(pen, model, seatPx) : () => {};
+    const hasNumbers = camera.scale >= NUMBER_PX_MIN && !this.isSimple;
+    const drawNumber = hasNumbers ? this.#numberDrawer(pen, model, seatPx) : () => {};
     return (seat) => {
       const look = lookOf(model.bytes[seat]);
       const [left, top] = [Math.round(x[seat] * seatPx + offsetX), Math.round(y[seat] * seatPx + offsetY)];
@@ -177,7 +180,8 @@ export class CanvasRenderer {
     );
     pen.setTransform(1, 0, 0, 1, 0, 0);
     const seatPx = camera.scale * this.density;
-    const size = Math.min(Math.ceil(2 * RADIUS * seatPx) + 2, Math.max(1, Math.floor(seatPx))); // not into its neighbours
+    // A little more than the seat, and not into its neighbours.
+    const size = Math.min(Math.ceil(2 * RADIUS * seatPx) + 2, Math.max(1, Math.floor(seatPx)));
     pen.fillStyle = this.theme.section;
     for (const seat of shown) {
       const [left, top] = [x[seat] * seatPx + camera.x * this.density, y[seat] * seatPx + camera.y * this.density];

@@ -89,7 +89,7 @@ export class EarmarkSeatMap extends HTMLElement {
   }
 
   get maxSelected() {
-    const most = this.hasAttribute("max-selected") ? Number(this.getAttribute("max-selected")) : this.#event?.per_buyer_max;
+    const most = Number(this.getAttribute("max-selected") ?? this.#event?.per_buyer_max);
     return most > 0 ? most : Infinity;
   }
 
@@ -153,7 +153,9 @@ export class EarmarkSeatMap extends HTMLElement {
   /** How large a seat is now, in pixels, and what was drawn: for measuring. */
   get drawing() {
     const { map } = this.#screen;
-    return { seatPx: map.camera.scale, showsSeats: map.showsSeats, isWhole: map.isWhole, isSimple: map.renderer.isSimple, planMs: this.#planMs, ...map.renderer.counts };
+    const { isSimple, counts } = map.renderer;
+    const { showsSeats, isWhole } = map;
+    return { seatPx: map.camera.scale, showsSeats, isWhole, isSimple, planMs: this.#planMs, ...counts };
   }
 
   get isLive() {
@@ -296,6 +298,7 @@ export class EarmarkSeatMap extends HTMLElement {
 
   /** Tells the page; false if it prevented the default. */
   #dispatch(name, detail, isCancelable = false) {
-    return this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true, cancelable: isCancelable }));
+    const event = new CustomEvent(name, { detail, bubbles: true, composed: true, cancelable: isCancelable });
+    return this.dispatchEvent(event);
   }
 }
