@@ -513,6 +513,34 @@ def test_it_is_live_again_after_the_stream_ended(shop: SeatMapPage, demo: Demo, 
     assert [one["isLive"] for one in shop.told("live")][-2:] == [False, True]
 
 
+def test_another_event_begins_without_the_last_one_s_selection(shop: SeatMapPage, demo: Demo, room: str) -> None:
+    """Two rooms name their seats alike; what was chosen in one is not chosen in the other."""
+    other = make_event(shop.visitor, demo, **ROOM)
+    shop.open(room)
+    shop.click_seat("A1")
+    shop.ask("map.setAttribute('event', argument)", other)
+    shop.sees("A1", "available")
+    assert shop.ask("map.selection.seats") == []
+
+
+def test_what_the_page_sets_early_counts(shop: SeatMapPage, demo: Demo, room: str) -> None:
+    """A page's script may run before the module has come; so may a selection be given before the seats are known."""
+    early = (
+        "() => Object.assign(document.createElement('earmark-seat-map'), { token: null, selection: { seats: ['B2'] } })"
+    )
+    shop.page.route(
+        "**/early.html", lambda r: r.fulfill(content_type="text/html", body="<!doctype html><title>x</title>")
+    )
+    shop.page.goto(f"{shop.visitor.home}/early.html")
+    shop.page.evaluate(f"() => {{ window.early = ({early})(); document.body.append(early); }}")
+    shop.page.evaluate("() => import('/web/earmark-seat-map.js')")
+    shop.ask("map.setAttribute('event', argument)", room)
+    shop.is_live()
+    assert shop.ask("map.selection.seats") == ["B2"]
+    hold(shop.visitor, demo, room, ["B2"])
+    shop.sees("B2", "held")
+
+
 def test_blocks_have_one_outline_each(shop: SeatMapPage, demo: Demo) -> None:
     """One label and one area for a section, however many rows it has."""
     event = make_event(shop.visitor, demo, seats=blocks(sections=10, rows=10, columns=10))
