@@ -110,6 +110,22 @@ class DeliveryUnknown(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class ScanUnknown(Refusal):
+    """This key has sent no scan under this nonce."""
+
+    code = "scan_unknown"
+    nonce: str
+
+
+@dataclass(kw_only=True, eq=False)
+class UndoRefused(Refusal):
+    """This scan admitted no visitor, or is older than 15 minutes: it cannot be undone."""
+
+    code = "undo_refused"
+    why: str
+
+
+@dataclass(kw_only=True, eq=False)
 class WebhookDisabled(Refusal):
     """This webhook is disabled: nothing is sent to it."""
 
@@ -211,7 +227,7 @@ class BookingResolved(Refusal):
 
 @dataclass(kw_only=True, eq=False)
 class BookingNotConfirmed(Refusal):
-    """Only a confirmed booking can be cancelled or refunded."""
+    """Only a confirmed booking can be cancelled or refunded, and has tickets."""
 
     code = "booking_not_confirmed"
     state: str

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import uuid_utils
 
-from earmark.domain.id_types import BookingId, DeliveryId, EntryId, PaymentId, RefundId, WebhookId
+from earmark.domain.id_types import BookingId, DeliveryId, EntryId, PaymentId, RefundId, TicketId, WebhookId
 
 _made_of = msgspec.convert
 
@@ -45,3 +45,8 @@ def new_webhook_id() -> WebhookId:
 def new_delivery_id() -> DeliveryId:
     """For a delivery without a journal entry, such as a test message."""
     return DeliveryId(uuid7())
+
+
+def new_ticket_id() -> TicketId:
+    """For a ticket of a booking."""
+    return TicketId(uuid7())

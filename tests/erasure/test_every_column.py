@@ -26,6 +26,10 @@ NAMELESS = {
     "webhooks": {"mode", "url", "types", "event_id", "description", "secret", "old_secret", "disabled_because"},
     # Keys of requests about webhooks, which need the right to manage: no buyer's token has it.
     "webhook_keys": {"caller", "key", "request_hash"},
+    # Seats, pools and random secrets; a scan is sent by a shop's key, under a nonce of its scanner.
+    "ticket_pages": {"secret"},
+    "tickets": {"event_id", "kind", "name", "secret"},
+    "ticket_scans": {"caller", "nonce", "mode", "code_hash", "event_id", "reason"},
     # An account is money and stays; its id is no secret and no name.
     "accounts": {"id", "currency", "mode", "code_digest"},
     "account_entries": {"account_id", "kind", "id", "reason"},

@@ -17,6 +17,20 @@ TAKES_AWAY = re.compile(
     r"\b(DROP\s+(?!TRIGGER\b)\w+|RENAME\s+\w+|SET\s+NOT\s+NULL|ALTER\s+(COLUMN\s+\w+\s+)?TYPE|DELETE\s+FROM)\b",
     re.IGNORECASE,
 )
+REPLACED = re.compile(r"DROP CONSTRAINT (\w+),\s+ADD CONSTRAINT \1 CHECK")
+"""A rule that another of its name replaces in the same statement."""
+MADE_AGAIN = re.compile(
+    r"ALTER TABLE (?P<table>\w+) RENAME TO (?P<before>\w+);\s+(?P<made>CREATE TABLE (?P=table) .*?"
+    r"INSERT INTO (?P=table) (?P<columns>\([\w, ]+\))\s+SELECT .*? FROM (?P=before);)\s+DROP TABLE (?P=before);",
+    re.DOTALL,
+)
+"""SQLite cannot change a rule of a table: the table is made again, with all of its rows."""
+
+
+def without_replacements(sql: str) -> str:
+    """The SQL without the two ways to replace a rule by one that allows more. A reviewer reads whether it does."""
+    bare = re.sub(r"--.*", "", sql)
+    return MADE_AGAIN.sub(lambda found: found["made"], REPLACED.sub("ADD CONSTRAINT", bare))
 
 
 @pytest.mark.parametrize(
@@ -44,9 +58,9 @@ def test_both_dialects_allow_the_same_code() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_expand_takes_nothing_away(dialect: str) -> None:
-    """Code from before may use whatever was there; only a trigger may be replaced, by one that allows more."""
+    """Code from before may use what was there; only a trigger or a rule may be replaced, by one that allows more."""
     found = {
-        str(step): {match[0] for match in TAKES_AWAY.finditer(re.sub(r"--.*", "", step.sql))}
+        str(step): {match[0] for match in TAKES_AWAY.finditer(without_replacements(step.sql))}
         for step in migrations(dialect)
         if step.oldest_code == ANY_CODE
     }
@@ -61,11 +75,14 @@ def test_an_expand_takes_nothing_away(dialect: str) -> None:
         "ALTER TABLE a RENAME COLUMN b TO c",
         "ALTER TABLE a ALTER COLUMN b SET NOT NULL",
         "ALTER TABLE a ALTER COLUMN b TYPE bigint",
+        "ALTER TABLE a DROP CONSTRAINT b, ADD CONSTRAINT c CHECK (d > 0)",
+        "ALTER TABLE a RENAME TO b; CREATE TABLE a (c integer); DROP TABLE b;",
+        "ALTER TABLE a RENAME TO b; CREATE TABLE a (c integer); INSERT INTO a (c) SELECT c FROM b; DROP TABLE d;",
     ],
 )
 def test_what_takes_something_away_is_seen(sql: str) -> None:
-    """The control of the rule above."""
-    assert TAKES_AWAY.search(sql)
+    """The control of the rule above: also a rule that is not replaced, and a table that is not filled again."""
+    assert TAKES_AWAY.search(without_replacements(sql))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

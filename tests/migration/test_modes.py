@@ -26,6 +26,7 @@ TABLES = {
     "outside_payments",
     "payers",
     "payments",
+    "ticket_scans",
     "webhooks",
 }
 

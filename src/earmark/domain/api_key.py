@@ -27,9 +27,11 @@ class Scope(StrEnum):
     SELL = "sell"
     MANAGE = "manage"
     OPS = "ops"
+    CHECK = "check"
+    """To check tickets at a door, and nothing else."""
 
 
-GRANTABLE = (Scope.SELL, Scope.MANAGE, Scope.OPS)
+GRANTABLE = (Scope.SELL, Scope.MANAGE, Scope.OPS, Scope.CHECK)
 """What a key can have. To buy is what buyers' tokens have, and what `sell` includes."""
 
 

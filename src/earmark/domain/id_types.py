@@ -19,6 +19,7 @@ RefundId = NewType("RefundId", UUID)
 KeyId = NewType("KeyId", str)
 WebhookId = NewType("WebhookId", UUID)
 DeliveryId = NewType("DeliveryId", UUID)
+TicketId = NewType("TicketId", UUID)
 
 
 class OutsidePaymentRef(NamedTuple):

@@ -17,6 +17,7 @@ _IN_BOTH = (
     "payments_and_refunds.sql",
     "number_and_read_journal.sql",
     "prepaid_accounts.sql",
+    "tickets.sql",
     "api_keys.sql",
     "reads_to_follow_seat_changes.sql",
     "heartbeats.sql",

@@ -39,8 +39,8 @@ def create(
     name: Annotated[str, Parameter(help="What people call it, such as the box office or the program that has it.")],
     *,
     scope: Annotated[
-        list[Literal["sell", "manage", "ops"]],
-        Parameter(help="What it may do: `sell`, `manage` or `ops`; can be given several times.", negative=""),
+        list[Literal["sell", "manage", "ops", "check"]],
+        Parameter(help="What it may do: `sell`, `manage`, `ops` or `check`; can be given several times.", negative=""),
     ],
     test: Annotated[bool, Parameter(negative="", help="For test events. Else for live ones.")] = False,
     days: Annotated[

@@ -10,10 +10,11 @@ from earmark.engine.ports.payment_monitoring_reads import WatchesPayments
 from earmark.engine.ports.reads_to_follow_seat_changes import Followed
 from earmark.engine.ports.webhook_storage import KeepsWebhooks
 from earmark.engine.prepaid_accounts import KeepsAccounts
+from earmark.engine.tickets import KeepsTickets
 
 
-class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsWebhooks, KeptUp, WatchesPayments, Protocol):
-    """Accounts, API keys, webhooks, followed events, payment monitoring and upkeep."""
+class Parts(Followed, KeepsAccounts, KeepsKeys, KeepsTickets, KeepsWebhooks, KeptUp, WatchesPayments, Protocol):
+    """Accounts, API keys, tickets, webhooks, followed events, payment monitoring and upkeep."""
 
     def requests_at_once_max(self, *, batches: int) -> int | None:
         """How many requests one transaction may carry when so many run at once; None where nothing limits it."""

@@ -13,11 +13,13 @@ import stamina
 from earmark.engine.api_keys import Keys
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Transaction
 from earmark.engine.prepaid_accounts import Accounts
+from earmark.engine.tickets import Tickets
 from earmark.errors import OutcomeUnknown, RowBusy, SetupError, StoreUnavailable
 from earmark.store import load_named_sql
 from earmark.store.both_databases.api_keys import StoredKeys
 from earmark.store.both_databases.prepaid_accounts import StoredAccounts
 from earmark.store.both_databases.reads_to_follow_seat_changes import StoredFollowedEvents
+from earmark.store.both_databases.tickets import StoredTickets
 from earmark.store.postgres import convert_rows_and_values
 from earmark.store.postgres.clear_keys_count_backlog_recount_pools import PostgresUpkeep
 from earmark.store.postgres.commit_or_abandon_connection import check_warnings, commit, roll_back
@@ -92,6 +94,7 @@ class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
         self.followed_events = StoredFollowedEvents(self, read_some_seats=self._see)
         self.accounts = Accounts(StoredAccounts(self, retry_on=(asyncpg.UniqueViolationError,)))
         self.keys = Keys(StoredKeys(self))
+        self.tickets = Tickets(StoredTickets(self))
         self.heartbeats = PostgresBeats(self, clock=clock)
         self.upkeep = PostgresUpkeep(self)
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from earmark.engine.api_keys import Keys
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Flaw, Transaction
 from earmark.engine.prepaid_accounts import Accounts
+from earmark.engine.tickets import Tickets
 from earmark.store import load_named_sql
 from earmark.store.both_databases.api_keys import StoredKeys
 from earmark.store.both_databases.pending_migrations import check_current
 from earmark.store.both_databases.prepaid_accounts import StoredAccounts
 from earmark.store.both_databases.reads_to_follow_seat_changes import StoredFollowedEvents
+from earmark.store.both_databases.tickets import StoredTickets
 from earmark.store.sqlite import convert_rows_and_values
 from earmark.store.sqlite.clear_keys_count_backlog_recount_pools import SqliteUpkeep
 from earmark.store.sqlite.event_and_booking_reads import SqliteBookingReads
@@ -51,6 +53,7 @@ class SqliteStore(SqlitePaymentReads, SqliteBookingReads):
         self.followed_events = StoredFollowedEvents(self, read_some_seats=self._read_some_seats)
         self.accounts = Accounts(StoredAccounts(self, digest=bytes.hex))
         self.keys = Keys(StoredKeys(self))
+        self.tickets = Tickets(StoredTickets(self))
         self.heartbeats = SqliteBeats(self)
         self.upkeep = SqliteUpkeep(self)
 
