@@ -108,6 +108,8 @@ class Kind:
     sold: str = ""
     webhook: str = ""
     delivery: str = ""
+    code: str = ""
+    """Of the ticket of what is sold."""
     secrets: set[str] = field(default_factory=set)
     """What only the victim and the shop may know."""
 
@@ -211,6 +213,8 @@ class World:
         told = {"event_id": kind.event, "seat_id": kind.seat, "booking_id": kind.held, "gateway": "sandbox"}
         # The victim's own idempotency key; for the call about locks it is the name of one.
         told |= {"key": f"{VICTIM_KEY}-hold", "webhook_id": kind.webhook, "delivery_id": kind.delivery}
+        # What a door reads off the ticket opens no page.
+        told |= {"page_secret": kind.code}
         unknown = set(re.findall(r"{(\w+)}", operation.path)) - told.keys()
         assert not unknown, f"teach the matrix what {unknown} of {operation.name} is, so that it can be tried"
         path = operation.path.format(**told)
@@ -291,7 +295,11 @@ async def _plant(world: World, kind: Kind) -> Kind:
     ping = await _unkeyed(world)("POST", f"/v1/webhooks/{webhook['id']}/test", credential=secret, body={})
     assert ping.status == 202, ping.text
     kind.webhook, kind.delivery = webhook["id"], json.loads(ping.text.partition("\n\n")[2])["id"]
+    asked = await _unkeyed(world)("GET", f"/v1/bookings/{kind.sold}/tickets", credential=secret, body={})
+    tickets = json.loads(asked.text.partition("\n\n")[2])
+    kind.code = tickets["tickets"][0]["code"]
     kind.secrets = {kind.webhook, kind.delivery, webhook["secret"], webhook["url"]}
+    kind.secrets |= {kind.code, tickets["page"]}
     kind.secrets |= {kind.held, kind.sold, kind.victim, f"canary-pay-{kind.mode}", key_id, secret}
     return kind
 
@@ -323,12 +331,15 @@ def _about(example: Any, kind: Kind) -> Any:
     if not isinstance(example, dict):
         return example
     theirs: dict[str, Any] = {"event_id": kind.event, "buyer": kind.victim, "pools": {"GA": 1}, "seats": [kind.seat]}
+    theirs |= {"code": kind.code}
     if "currency" in example:
         # A new event has no owner yet.
         return example | {"id": "a-new-one"}
     told = {name: theirs.get(name, value) for name, value in example.items()}
     if "seats" in example and isinstance(next(iter(example["seats"]), None), dict):
         told["seats"] = [one | {"id": kind.seat} for one in example["seats"]]
+    if "scans" in example:
+        told["scans"] = [one | {"code": kind.code} for one in example["scans"]]
     return told
 
 

@@ -153,6 +153,16 @@ async def webhook_disabled(w: World) -> httpx2.Response:
     return await w.post(f"/v1/webhooks/{webhook}/test", {})
 
 
+async def scan_unknown(w: World) -> httpx2.Response:
+    return await w.post("/v1/tickets/undo", {"nonce": "never-sent"})
+
+
+async def undo_refused(w: World) -> httpx2.Response:
+    nonce = f"wrong-{w.event}"
+    assert (await w.post("/v1/tickets/check", {"code": "no such code", "nonce": nonce})).json()["reason"] == "unknown"
+    return await w.post("/v1/tickets/undo", {"nonce": nonce})
+
+
 async def too_many_requests(w: World) -> httpx2.Response:
     """A client that tries out one key after the other, from one address."""
     for _ in range(1000):
@@ -353,6 +363,8 @@ PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
         webhook_unknown,
         delivery_unknown,
         webhook_disabled,
+        scan_unknown,
+        undo_refused,
         too_many_requests,
         stopping,
         not_found,

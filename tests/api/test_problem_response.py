@@ -39,6 +39,7 @@ FACTS = {
     "errors": ({"path": "seats", "message": "names A1 twice"},),
     "because": "the cable was cut",
     "bytes_max": 65536,
+    "nonce": "door-1-0001",
     "per": "key",
     "retry_in": 0.25,
     "problem": "The database has an old schema. Run `earmark migrate` on it first.",

@@ -128,6 +128,13 @@ class ShopApi:
         self.answers[key] = told
         return told
 
+    async def get(self, path: str) -> dict[str, Any]:
+        """A read that succeeds, by the shop's key."""
+        answer = await self._client.get(f"/v1/{path}", headers={"Authorization": f"Bearer {KEY}"})
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
     async def token(self, buyer: str = ANN) -> str:
         """The buyer's token."""
         answer = await self._client.post(

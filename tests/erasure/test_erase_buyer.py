@@ -486,3 +486,22 @@ async def test_the_files_of_postgresql_keep_the_name_until_vacuum_full(postgres_
         assert "VACUUM FULL" in told
     assert len(done.notes) == 1
     assert "ACCESS EXCLUSIVE" in page
+
+
+async def test_the_tickets_of_an_erased_buyer_stay_and_name_no_buyer(place: Place) -> None:
+    """The link and the codes are as they were; the buyer's name was on the page neither before nor after."""
+    async with shop_api_over(place) as shop_api:
+        await shop_api.post("events", event_body(place, "show"), key="show")
+        held = await shop_api.post("bookings", {"event_id": "show", "buyer": ANN, "seats": ["A1"]}, key="1")
+        await shop_api.post(f"bookings/{held['id']}/confirm", {"payment_id": "till"}, key="2")
+        tickets = await shop_api.get(f"bookings/{held['id']}/tickets")
+        code = tickets["tickets"][0]["code"]
+        checked = await shop_api.post("tickets/check", {"code": code, "nonce": "1"}, key="3")
+        assert checked["result"] == "admitted"
+        before = await shop_api.get(f"tickets/page/{tickets['page'].rpartition('/')[2]}")
+        place.clock.advance(2 * HOURS)
+        assert (await place.erase()).obstacles == ()
+        after = await shop_api.get(f"tickets/page/{tickets['page'].rpartition('/')[2]}")
+    assert (after, after["tickets"][0]["code"]) == (before, code)
+    assert ANN not in str(after)
+    assert await place.mentions() == []

@@ -122,6 +122,7 @@ NAMED = {
     "key": "k-hold",
     "webhook_id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11",
     "delivery_id": "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12",
+    "page_secret": "k7m2q9xwd4hn8rtb5vjc3pgz6yfeasku",
 }
 
 

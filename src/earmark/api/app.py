@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from hashlib import sha256
 from http import HTTPStatus
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +19,7 @@ from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
+from earmark.api.page_files import SECURITY_HEADERS, media_type_of, page_files
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import (
     bookings,
@@ -32,6 +32,8 @@ from earmark.api.routes import (
     receive_gateway_callbacks,
     result_by_idempotency_key,
     seat_map_stream,
+    ticket_page_and_calendar,
+    tickets,
     webhooks_and_deliveries,
 )
 from earmark.domain.mask_and_reference_payment_method import SANDBOX
@@ -52,13 +54,7 @@ if TYPE_CHECKING:
 
 ROOTS_MAX = 8
 """The OpenAPI document is cached as JSON for so many mount prefixes."""
-PAGES = {"/": "index.html", "/docs": "docs.html", "/ops": "ops.html"}
-MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+PAGES = {"/": "index.html", "/docs": "docs.html", "/ops": "ops.html", "/door": "door.html"}
 
 
 async def healthz(_: RequestContext) -> ApiResponse:
@@ -114,6 +110,7 @@ ENDPOINTS = (
     *result_by_idempotency_key.ENDPOINTS,
     *pay_refund_and_list_payments.ENDPOINTS,
     *receive_gateway_callbacks.ENDPOINTS,
+    *tickets.ENDPOINTS,
     *webhooks_and_deliveries.ENDPOINTS,
     *issue_guest_token.ENDPOINTS,
     *issue_buyer_token.ENDPOINTS,
@@ -151,10 +148,11 @@ def create_app(services: Services) -> ASGIApp:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
 
-    answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in (*ENDPOINTS, METRICS)]
+    served = (*ENDPOINTS, *ticket_page_and_calendar.PAGES, METRICS)
+    answers = [(endpoint, EndpointApp(endpoint, services)) for endpoint in served]
     routes = [Route(endpoint.path, answer, methods=[endpoint.method]) for endpoint, answer in answers]
     routes += [Route(path, _page(file)) for path, file in PAGES.items()]
-    routes += [Route("/openapi.json", describe), Route("/web/{file}", _asset)]
+    routes += [Route("/openapi.json", describe), Route("/web/{file:path}", _asset)]
     routes += _sandbox_page(services)
     services.metrics.watch(services.engine, gateways=services.payments.gateways)
     if services.locks:
@@ -204,20 +202,11 @@ async def _asset(request: Request) -> Response:
 
 
 def _file(name: str) -> Response:
-    found = _files().get(name)
+    found = page_files().get(name)
     if found is None:
         return problem_response.respond(problem_response.NotFound())
-    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
     headers = {**SECURITY_HEADERS, "Cache-Control": "no-cache"}
-    return Response(found, media_type=media_type, headers=headers)
-
-
-@cache
-def _files() -> dict[str, bytes]:
-    """The pages' own files, by name: no other file is served."""
-    folder = resources.files("earmark") / "web"
-    own = (file for file in folder.iterdir() if file.name.rpartition(".")[2] in MEDIA_TYPES)
-    return {file.name: file.read_bytes() for file in own}
+    return Response(found, media_type=media_type_of(name), headers=headers)
 
 
 async def _no_route(request: Request, exception: Exception) -> Response:

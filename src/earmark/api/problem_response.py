@@ -93,6 +93,7 @@ STATUS: dict[str, HTTPStatus] = {
     "lock_unknown": HTTPStatus.NOT_FOUND,
     "webhook_unknown": HTTPStatus.NOT_FOUND,
     "delivery_unknown": HTTPStatus.NOT_FOUND,
+    "scan_unknown": HTTPStatus.NOT_FOUND,
     "not_found": HTTPStatus.NOT_FOUND,
     "event_exists": HTTPStatus.CONFLICT,
     "seats_taken": HTTPStatus.CONFLICT,
@@ -111,6 +112,7 @@ STATUS: dict[str, HTTPStatus] = {
     "refund_refused": HTTPStatus.CONFLICT,
     "idempotency_in_progress": HTTPStatus.CONFLICT,
     "webhook_disabled": HTTPStatus.CONFLICT,
+    "undo_refused": HTTPStatus.CONFLICT,
     "booking_expired": HTTPStatus.GONE,
     "idempotency_mismatch": HTTPStatus.UNPROCESSABLE_ENTITY,
     "invalid_request": HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -151,6 +153,7 @@ ECHOED_CODES = frozenset(
         "lock_unknown",
         "webhook_unknown",
         "delivery_unknown",
+        "scan_unknown",
         "invalid_request",
     }
 )
@@ -265,6 +268,8 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "lock_unknown": "This lock is not held.",
     "webhook_unknown": "We could not find this webhook.",
     "delivery_unknown": "We could not find this delivery.",
+    "scan_unknown": "We could not find this scan.",
+    "undo_refused": "This admission cannot be undone.",
     "webhook_disabled": "This webhook is switched off. Please switch it on first.",
     "not_found": "We could not find this page.",
     "event_exists": "This event is there already.",

@@ -10,15 +10,18 @@ list for every name that it has ever seen, and reads the wall clock.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import OrderedDict
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from earmark.api.problem_response import TooManyRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from earmark.api.auth.keys_and_tokens import Principal
 
@@ -28,6 +31,8 @@ NAMES_MAX = 50_000
 FAILURES_PER_SECOND = 1.0
 FAILURES_BURST = 20
 STREAM_RETRY_SECONDS = 1.0
+SLOW_LINKS_MAX = 50
+"""So many links from addresses that sent too many wrong ones wait for their turn to be looked up."""
 
 
 class Buckets:
@@ -66,6 +71,14 @@ class Buckets:
             self._full_at[name] -= self._seconds_each
 
 
+@dataclass(kw_only=True)
+class LinkLookUp:
+    """One link that is looked up: whether there is such a page, and how its address is refused if there is none."""
+
+    found: bool = False
+    refused: TooManyRequests | None = None
+
+
 class RateLimits:
     """How many requests a key, buyer or address may send, and how many streams it may open. 0 is no limit."""
 
@@ -89,6 +102,9 @@ class RateLimits:
         self.limits_keys, self.limits_buyers = bool(per_key), bool(per_buyer)
         """Whether `admit` can refuse a key, or a buyer, at all."""
         self._failures = Buckets(per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST, timer=timer)
+        self._wrong_links = Buckets(per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST, timer=timer)
+        self._one_slow_link = asyncio.Semaphore(1)
+        self._slow_links = 0
 
     def admit(self, principal: Principal) -> None:
         """Count a request of a caller; raise `TooManyRequests` above its limit."""
@@ -129,6 +145,30 @@ class RateLimits:
     def forgive_guess(self, address: str) -> None:
         """Undo `count_guess`: the key was valid."""
         self._failures.give_back(address)
+
+    @asynccontextmanager
+    async def look_up_link(self, address: str) -> AsyncIterator[LinkLookUp]:
+        """Around the look-up of a ticket page's link, which counts as a wrong one unless it says that it was found.
+
+        The links of an address that has sent too many wrong ones are looked up one at a time: so the wrong links of one
+        visitor cost little, and do not close the page of another visitor at the same address.
+        """
+        wait = self._wrong_links.take(address)
+        if not wait:
+            look_up = LinkLookUp()
+            yield look_up
+            if look_up.found:
+                self._wrong_links.give_back(address)
+            return
+        refused = _too_many("address", FAILURES_PER_SECOND, wait)
+        if self._slow_links >= SLOW_LINKS_MAX:
+            raise refused
+        self._slow_links += 1
+        try:
+            async with self._one_slow_link:
+                yield LinkLookUp(refused=refused)
+        finally:
+            self._slow_links -= 1
 
 
 def _buckets(per_second: float, timer: Callable[[], float]) -> Buckets | None:

@@ -37,11 +37,13 @@ HEADERS: dict[str, dict[str, Any]] = {
         "schema": {"type": "string", "enum": ["true"]},
     },
     "Location": {"description": "The path of the new event or webhook.", "schema": _TEXT},
+    "Referrer-Policy": {"description": "`no-referrer`: the link is not sent to another page.", "schema": _TEXT},
     "Retry-After": {"description": "After how many seconds to retry.", "schema": {"type": "integer", "minimum": 1}},
     "Set-Cookie": {
         "description": f"The token, in `{COOKIE}`, where scripts cannot read it; {_NAMES}.",
         "schema": _TEXT,
     },
+    "X-Robots-Tag": {"description": "`noindex`: no search engine shows the link.", "schema": _TEXT},
     "WWW-Authenticate": {"description": "How to authenticate: `Bearer`.", "schema": _TEXT},
 }
 _RESPONSE_HEADERS = {
@@ -50,12 +52,15 @@ _RESPONSE_HEADERS = {
     "show_map": ("ETag", "Cache-Control"),
     "issue_guest": ("Set-Cookie", "Cache-Control"),
     "show_key_result": ("Cache-Control",),
+    "read_tickets": ("Cache-Control",),
+    "read_ticket_page": ("Cache-Control", "Referrer-Policy", "X-Robots-Tag"),
 }
 """The headers of an endpoint's own response."""
 _GROUPS = {
     "events": "What is sold into: its rules, its seats and pools, and the live map.",
     "bookings": "Hold, extend, confirm, release and cancel; read bookings and their history.",
     "payments": "Pay for a hold, refund, and the callbacks of gateways.",
+    "tickets": "Tickets of confirmed bookings, their pages, and the scans of doors.",
     "webhooks": "URLs that receive messages about bookings, and the log of deliveries.",
     "buyers": "Tokens of the shop's buyers, and guests.",
     "operations": "Health, what needs an operator, and locks.",
@@ -63,6 +68,7 @@ _GROUPS = {
 _OPEN_TO_ALL = {
     "callback": "Needs no key: the gateway signs the body. Clients do not call it.",
     "issue_guest": "Needs no key. The server answers only where guests are allowed (`EARMARK_GUESTS`).",
+    "read_ticket_page": "Needs no key: the link is one. An address that sends too many wrong links is slowed down.",
     "healthz": "Needs no key, and queries neither database nor Redis.",
     "readyz": "Needs no key. 503 while the database does not answer or the server is about to stop.",
 }

@@ -9,6 +9,7 @@ import msgspec
 
 from earmark.api.pagination import LIMIT_DEFAULT, LIMIT_MAX
 from earmark.domain.booking_state_machine import State
+from earmark.domain.ticket import ALPHABET, SECRET_LENGTH
 from earmark.domain.webhook import DeliveryState
 from earmark.schemas import requests
 
@@ -34,6 +35,10 @@ PATH: dict[str, tuple[dict[str, Any], str]] = {
     "booking_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b10"),
     "webhook_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11"),
     "delivery_id": (UUID, "01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12"),
+    "page_secret": (
+        {"type": "string", "pattern": f"^[{ALPHABET}]{{{SECRET_LENGTH}}}$"},
+        "k7m2q9xwd4hn8rtb5vjc3pgz6yfeasku",
+    ),
     "gateway": ({"type": "string", "pattern": "^[a-z]+$"}, "stripe"),
     "key": ({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x2e\\x30-\\x7e]+$"}, "basket-7"),
 }
@@ -73,6 +78,7 @@ _DESCRIPTIONS = {
     "booking_id": "The booking, from its first hold to its last refund.",
     "webhook_id": "The webhook.",
     "delivery_id": "One message to the webhook.",
+    "page_secret": "The secret in the link of a booking's page.",
     "gateway": "The gateway that calls.",
     "key": "The idempotency key that the request was sent with.",
 }

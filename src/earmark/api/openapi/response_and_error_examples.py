@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from earmark import errors
 from earmark.api import problem_response
 from earmark.api.middleware.requests_in_flight_and_shutdown import Stopping
+from earmark.api.openapi import ticket_examples
 from earmark.version import __version__
 
 if TYPE_CHECKING:
@@ -308,6 +309,7 @@ ANSWERS: dict[str, Any] = {
     "test_webhook": WAITING | {"type": "ping"},
     "list_deliveries": {"deliveries": [DELIVERY], "next_cursor": None},
     "replay_delivery": WAITING,
+    **ticket_examples.ANSWERS,
     "show_ops": OPS,
     "list_locks": {"locks": [LOCK]},
     "break_lock": LOCK,
@@ -328,6 +330,8 @@ REFUSALS: dict[str, EarmarkError] = {
         problem_response.LockUnknown(key="order:{7}"),
         errors.WebhookUnknown(webhook_id="01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b11"),
         errors.DeliveryUnknown(delivery_id="01997b1c-6f2a-7c3e-9d41-2f6d0c9a7b12"),
+        errors.ScanUnknown(nonce="door-1-0001"),
+        errors.UndoRefused(why="too_late"),
         errors.WebhookDisabled(why="switched off by the shop"),
         problem_response.TooManyRequests(per="buyer", limit=20, retry_in=0.4),
         Stopping(),

@@ -1,0 +1,43 @@
+"""The files of the pages: their bytes, their media types, and the headers that every page has."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
+MEDIA_TYPES = {
+    "html": "text/html",
+    "js": "text/javascript",
+    "mjs": "text/javascript",
+    "css": "text/css",
+    "svg": "image/svg+xml",
+}
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@cache
+def page_files() -> dict[str, bytes]:
+    """The pages' own files, by path within `web/`: no other file is served."""
+    return dict(_files_in(resources.files("earmark") / "web", within=""))
+
+
+def media_type_of(name: str) -> str:
+    """By the end of its name."""
+    return MEDIA_TYPES[name.rpartition(".")[2]]
+
+
+def _files_in(folder: Traversable, *, within: str) -> Iterator[tuple[str, bytes]]:
+    for file in folder.iterdir():
+        if file.is_dir():
+            yield from _files_in(file, within=f"{within}{file.name}/")
+        elif file.name.rpartition(".")[2] in MEDIA_TYPES:
+            yield f"{within}{file.name}", file.read_bytes()
