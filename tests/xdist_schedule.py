@@ -47,6 +47,7 @@ LONGEST_FILES = (
     "fleet",
     "tests/browser/test_shop.py",
     "tests/browser/test_ops.py",
+    "tests/browser/test_tickets.py",
     "tests/locks/conformance/test_renewal.py",
     "tests/docs/test_page_commands.py",
     "tests/bench/test_booking_race.py",
