@@ -47,6 +47,7 @@ PAGES_WITH_COMMANDS = {
     "docs/howto/stripe.md",
     "docs/howto/accounts.md",
     "docs/howto/keys.md",
+    "docs/howto/tickets.md",
     "docs/howto/webhooks.md",
 }
 
@@ -141,6 +142,11 @@ def test_taking_payments_from_accounts(tmp_path: Path) -> None:
 def test_giving_each_program_its_key(tmp_path: Path) -> None:
     """Keys by scope, a token for a buyer, a rotation with two secrets, and a revocation."""
     assert run_commands(read("docs/howto/keys.md"), folder=tmp_path, instead={"8080": free_port()}) == 8
+
+
+def test_tickets_are_made_and_checked(tmp_path: Path) -> None:
+    """The codes of a sale, one admission of two scans, its undo, and what a door without a network sent back."""
+    assert run_commands(read("docs/howto/tickets.md"), folder=tmp_path, instead={"8080": free_port()}) == 6
 
 
 def test_showing_a_live_map(tmp_path: Path) -> None:
