@@ -69,6 +69,7 @@ def test_the_last_seat_that_is_dropped_ends_the_hold(visitor: Visitor) -> None:
     visitor.toggle(seat)
 
     visitor.sees(seat, "available")
+    expect(visitor.page.locator("#basket")).to_have_attribute("aria-busy", "false")
     expect(visitor.page.locator("#basket-empty")).to_be_visible()
     expect(visitor.page.locator("#basket-clock")).to_be_hidden()
     assert visitor.held == []
