@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Route
+    from playwright.sync_api import Browser, Route, ViewportSize
 
     from .conftest import Demo, Visitor
 
 pytestmark = pytest.mark.browser
 
 CONFLICT = 409
-PHONE = {"width": 390, "height": 844}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
 # ---- the basket
