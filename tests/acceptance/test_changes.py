@@ -56,7 +56,7 @@ class _Buyer:
         booking = held.json()
         for _ in range(choose.randint(1, 4)):
             mine = [seat["id"] for seat in booking["seats"]]
-            wish = {
+            wish: dict[str, object] = {
                 "add_seats": choose.sample([seat for seat in SEATS if seat not in mine], choose.randint(0, 2)),
                 "drop_seats": choose.sample(mine, choose.randint(0, len(mine))),
                 "pools": {"GA": choose.randint(0, 3)},

@@ -62,8 +62,8 @@ class SeatMapPage:
         return self.element.evaluate(f"(map, argument) => {expression}", argument)
 
     def state(self, seat: str) -> str:
-        """How the element describes a seat."""
-        return str(self.ask("map.seat(argument).state", seat))
+        """The state of a seat, as the element tells it; `None` before the seats are known."""
+        return str(self.ask("map.seat(argument)?.state", seat))
 
     def sees(self, seat: str, state: str) -> None:
         """Waits until the seat has this state."""

@@ -119,7 +119,7 @@ def test_a_reload_at_every_step_leads_back_to_it(visitor: Visitor, demo: Demo) -
         if step == "details":
             give_details(visitor)
         elif step == "pay":
-            expect(visitor.page.locator("#pay-contact")).to_contain_text("The tickets go to Ann Lee, ann@example.com.")
+            expect(visitor.page.locator("#pay-contact")).to_contain_text("Tickets for Ann Lee, ann@example.com.")
             pay(visitor, VISA)
 
 

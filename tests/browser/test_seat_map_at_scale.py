@@ -157,6 +157,16 @@ def test_many_events_in_one_frame_are_drawn_once(visitor: Visitor) -> None:
     assert 0 < sold <= 6
 
 
+def test_many_small_seats_are_simple_while_they_move(visitor: Visitor) -> None:
+    """Without sections all seats are drawn in every frame of a zoom; when it ends, they are drawn in full."""
+    seats = as_sent(blocks(sections=1, rows=100, columns=100))
+    shop = open_large(visitor, seats)
+    assert shop.ask("map.drawing.seatsInLastPicture") == len(seats)
+    simple = shop.page.evaluate(f"async () => {{ await ({ZOOM})(); return {MAP}.drawing.isSimple; }}")
+    assert simple
+    shop.until(lambda: not shop.ask("map.drawing.isSimple"))
+
+
 @pytest.mark.proof
 @pytest.mark.skipif(not PROOF, reason="a measurement")
 @pytest.mark.parametrize(
@@ -203,6 +213,7 @@ def test_it_is_fast_enough(visitor: Visitor, browser: Browser, seats: list[dict[
     assert figures["changes_200_ms"] < CHANGES_MS_MAX + FRAME_MS
 
 
+MAP = "document.querySelector('earmark-seat-map')"
 ZOOM = """async () => {
   const map = document.querySelector("earmark-seat-map");
   const surface = map.shadowRoot.querySelector(".map");

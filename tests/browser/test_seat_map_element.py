@@ -394,7 +394,7 @@ def test_units_of_pools_are_counted(shop: SeatMapPage) -> None:
     expect(shop.page.locator(".map")).to_be_hidden()
     shop.page.get_by_role("button", name="One more Gallery").click()
     shop.page.get_by_role("button", name="One more Gallery").click()
-    assert shop.told("pool")[-1] == {"pool": "Gallery", "units": 2}
+    assert shop.told("pool")[-1] == {"pool": "Gallery", "units": 2, "price": 3200}
     assert shop.ask("map.selection.pools") == {"Gallery": 2}
     expect(shop.page.get_by_role("button", name="One less Dance floor")).to_be_disabled()
 
@@ -490,15 +490,6 @@ CONTRASTS = """(map) => {
 }"""
 
 
-def test_another_site_may_load_the_modules(visitor: Visitor, demo: Demo) -> None:
-    """Browsers load a module of another origin only with this header; pages do not get it."""
-    get = visitor.context.request.get
-    module = get(f"{demo.url}/web/seat-map/element.js")
-    assert (module.status, module.headers["access-control-allow-origin"]) == (200, "*")
-    assert module.headers["content-type"].startswith("text/javascript")
-    assert "access-control-allow-origin" not in get(f"{demo.url}/").headers
-
-
 def test_it_is_live_again_after_the_stream_ended(shop: SeatMapPage, demo: Demo, room: str) -> None:
     """What changed meanwhile arrives with the next stream, and 'Live' is not said in between."""
     headers = {"Authorization": f"Bearer {demo.key}"}
@@ -511,6 +502,34 @@ def test_it_is_live_again_after_the_stream_ended(shop: SeatMapPage, demo: Demo, 
 
     shop.sees("A1", "held")
     assert [one["isLive"] for one in shop.told("live")][-2:] == [False, True]
+
+
+def test_another_event_begins_without_the_last_one_s_selection(shop: SeatMapPage, demo: Demo, room: str) -> None:
+    """Two rooms name their seats alike; what was chosen in one is not chosen in the other."""
+    other = make_event(shop.visitor, demo, **ROOM)
+    shop.open(room)
+    shop.click_seat("A1")
+    shop.ask("map.setAttribute('event', argument)", other)
+    shop.sees("A1", "available")
+    assert shop.ask("map.selection.seats") == []
+
+
+def test_what_the_page_sets_early_counts(shop: SeatMapPage, demo: Demo, room: str) -> None:
+    """A page's script may run before the module has come; so may a selection be given before the seats are known."""
+    early = (
+        "() => Object.assign(document.createElement('earmark-seat-map'), { token: null, selection: { seats: ['B2'] } })"
+    )
+    shop.page.route(
+        "**/early.html", lambda r: r.fulfill(content_type="text/html", body="<!doctype html><title>x</title>")
+    )
+    shop.page.goto(f"{shop.visitor.home}/early.html")
+    shop.page.evaluate(f"() => {{ window.early = ({early})(); document.body.append(early); }}")
+    shop.page.evaluate("() => import('/web/earmark-seat-map.js')")
+    shop.ask("map.setAttribute('event', argument)", room)
+    shop.is_live()
+    assert shop.ask("map.selection.seats") == ["B2"]
+    hold(shop.visitor, demo, room, ["B2"])
+    shop.sees("B2", "held")
 
 
 def test_blocks_have_one_outline_each(shop: SeatMapPage, demo: Demo) -> None:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Route
+    from playwright.sync_api import Browser, Route, ViewportSize
 
     from .conftest import Demo, Visitor
 
 pytestmark = pytest.mark.browser
 
 CONFLICT = 409
-PHONE = {"width": 390, "height": 844}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
 # ---- the basket
@@ -69,6 +69,7 @@ def test_the_last_seat_that_is_dropped_ends_the_hold(visitor: Visitor) -> None:
     visitor.toggle(seat)
 
     visitor.sees(seat, "available")
+    expect(visitor.page.locator("#basket")).to_have_attribute("aria-busy", "false")
     expect(visitor.page.locator("#basket-empty")).to_be_visible()
     expect(visitor.page.locator("#basket-clock")).to_be_hidden()
     assert visitor.held == []
@@ -383,7 +384,7 @@ def test_the_limit_is_said_before_it_is_reached_and_when_it_is(visitor: Visitor,
     visitor.open(event=make_event(visitor, demo, per_buyer_max=2))
     expect(visitor.page.locator("#limit-hint")).to_have_text("At most 2 tickets for each buyer.")
     visitor.choose("A1", "A2")
-    expect(visitor.page.locator("#sale")).to_contain_text("You have all 2 tickets that one buyer may have")
+    expect(visitor.page.locator("#limit-hint")).to_contain_text("You have all 2 tickets that one buyer may have")
 
     visitor.toggle("A3")
 

@@ -48,7 +48,7 @@ LOWER = Tier(first_section=101, sections=12, rows=16, radius=40.0)
 UPPER = Tier(first_section=201, sections=18, rows=28, radius=60.0)
 
 
-class Place(NamedTuple):
+class SeatPosition(NamedTuple):
     """A seat of the arena before it is one of an event."""
 
     section: str
@@ -125,12 +125,12 @@ async def sell(engine: Engine, actor: Actor, event_id: EventId, *, buyer: str, s
     await engine.confirm(paid)
 
 
-def _floor() -> Iterator[Place]:
+def _floor() -> Iterator[SeatPosition]:
     for block in range(6):
         line, column = divmod(block, 3)
         for row in range(FLOOR_ROWS):
             for number in range(FLOOR_COLUMNS):
-                yield Place(
+                yield SeatPosition(
                     section=f"Floor {block + 1}",
                     row=_letters(row),
                     number=number + 1,
@@ -141,7 +141,7 @@ def _floor() -> Iterator[Place]:
                 )
 
 
-def _tier(tier: Tier) -> Iterator[Place]:
+def _tier(tier: Tier) -> Iterator[SeatPosition]:
     degrees = BOWL_DEGREES / tier.sections
     for section in range(tier.sections):
         middle = BOWL_DEGREES / 2 - (section + 0.5) * degrees
@@ -153,7 +153,7 @@ def _tier(tier: Tier) -> Iterator[Place]:
             for number in range(seats):
                 # From the right end of the arc to its left end, as seen from the stage.
                 angle = math.radians(middle) - (number - (seats - 1) / 2) / radius
-                yield Place(
+                yield SeatPosition(
                     section=str(tier.first_section + section),
                     row=_letters(row),
                     number=number + 1,
@@ -176,11 +176,11 @@ def _letters(row: int) -> str:
     return letters[row] if row < len(letters) else "A" + letters[row - len(letters)]
 
 
-def _id(place: Place) -> SeatId:
+def _id(place: SeatPosition) -> SeatId:
     return SeatId(f"{place.section}-{place.row}{place.number}".replace(" ", ""))
 
 
-def _seat(place: Place) -> Seat:
+def _seat(place: SeatPosition) -> Seat:
     return Seat(
         event_id=ARENA,
         id=_id(place),

@@ -215,3 +215,22 @@ async def test_a_silent_database_makes_no_key_wrong(shop: Shop, monkeypatch: pyt
             answer = await one.get("/v1/events")
             assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
             assert answer.headers["Retry-After"]
+
+
+async def test_a_buyer_s_token_holds_the_best_seats(shop: Shop) -> None:
+    """It says how many, and gets them in its own name; of more than there are it is told how many are left."""
+    _, secret = await shop.key(Scope.SELL, Scope.MANAGE)
+    async with shop.caller(secret) as seller:
+        assert (await seller.post("/v1/events", json=CONCERT)).status_code == 201
+    async with shop.caller(await issued(shop, secret)) as alice:
+
+        async def best(count: int, **more: str) -> httpx2.Response:
+            body = {"event_id": "concert", "best_available": {"count": count}} | more
+            return await alice.post("/v1/bookings", json=body)
+
+        held = await best(2)
+        assert (held.status_code, held.json()["buyer"], len(held.json()["seats"])) == (201, "alice", 2)
+        refused = await best(3)
+        assert (refused.status_code, refused.json()["code"], refused.json()["available"]) == (409, "none_available", 2)
+        other = await best(1, buyer="bob")
+        assert (other.status_code, other.json()["code"]) == (403, "forbidden")

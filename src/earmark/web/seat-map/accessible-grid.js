@@ -45,9 +45,9 @@ export class AccessibleGrid {
     this.node.replaceChildren();
     this.node.hidden = count === 0;
     if (!count) return;
-    const inOrder = plan.rows.flatMap(({ seats }) => [seats]);
-    const first = inOrder.map((seats) => seats.find((seat) => this.model.isOpen(seat))).find((seat) => seat !== undefined);
-    this.#activate(first ?? plan.rows[0].seats[0]);
+    const isOpen = (seat) => this.model.isOpen(seat);
+    const row = plan.rows.find(({ seats }) => seats.some(isOpen)) ?? plan.rows[0];
+    this.#activate(row.seats.find(isOpen) ?? row.seats[0]);
   }
 
   /** These seats have changed. */

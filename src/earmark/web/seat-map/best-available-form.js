@@ -15,12 +15,14 @@ export class BestAvailableForm {
     this.countMax = countMax;
     this.count = el("input", { type: "number", min: 1, value: 2, inputmode: "numeric", "aria-label": texts.howMany });
     this.level = el("select", { "aria-label": texts.price });
-    const step = (by, sign, label) => el("button", { type: "button", "aria-label": label, click: () => this.#step(by) }, sign);
+    const step = (by, sign, label) =>
+      el("button", { type: "button", "aria-label": label, click: () => this.#step(by) }, sign);
+    const [fewer, more] = [step(-1, "−", texts.oneLess(texts.seat)), step(1, "+", texts.oneMore(texts.seat))];
     this.node = el(
       "form",
       { class: "best", submit: (event) => this.#submit(event, onPick) },
       el("h3", {}, texts.bestAvailable),
-      el("div", { class: "stepper" }, step(-1, "−", texts.oneLess(texts.seat)), this.count, step(1, "+", texts.oneMore(texts.seat))),
+      el("div", { class: "stepper" }, fewer, this.count, more),
       this.level,
       el("button", { class: "main" }, texts.pickBest),
     );
@@ -28,7 +30,8 @@ export class BestAvailableForm {
 
   render(money) {
     this.node.hidden = this.model.count === 0;
-    const options = this.model.levels.map((level) => `${levelName(level, this.texts)}, ${levelPrice(level, money, this.texts)}`);
+    const { model, texts } = this;
+    const options = model.levels.map((level) => `${levelName(level, texts)}, ${levelPrice(level, money, texts)}`);
     this.level.hidden = options.length < 2;
     if (this.#levels === options.join("\n")) return;
     this.#levels = options.join("\n");

@@ -16,14 +16,15 @@ import { LOOKS, lookOf } from "./seat-states.js";
 const DENSITY_MAX = 2; // more device pixels than this per pixel are not worth their time
 const NUMBER_PX_MIN = 21; // of a seat; below, seats have no number
 const NUMBERS_MAX = 500; // written in every frame of a zoom
+const SPRITES_MAX = 6000; // copied in every frame of a zoom; more are squares until the map stands still
 const SPRITE_PX_MIN = 5; // below, seats are squares
 const FLASH_MS = 900;
 const AVAILABLE = LOOKS.findIndex(({ name }) => name === "available");
 
 export class CanvasRenderer {
-  /** What was drawn, for tests and for measuring: whole pictures, single seats, and how long the last whole one took. */
+  /** What was drawn, for measuring: whole pictures, single seats, and how long the last whole picture took. */
   counts = { wholePictures: 0, seatsInLastPicture: 0, singleSeats: 0, lastPictureMs: 0 };
-  /** Whether the last whole picture lacks numbers. */
+  /** Whether the last whole picture lacks numbers, or has squares for seats. */
   isSimple = false;
   #names = [];
   #namedPlan = null;
@@ -56,7 +57,7 @@ export class CanvasRenderer {
 
   // ---- a whole picture
 
-  /** Draws everything that the camera sees; numbers on many seats are left out while it moves (`isSimple`). */
+  /** Draws everything that the camera sees; what would take too long while it moves is simpler (`isSimple`). */
   draw(model, camera, texts, { isMoving = false } = {}) {
     if (!this.view.width || !this.theme) return;
     const began = performance.now();
@@ -67,8 +68,9 @@ export class CanvasRenderer {
     const isClose = CanvasRenderer.showsSeats(model, camera);
     if (model.count) this.#drawSurroundings(pen, model, camera, { texts, isClose });
     this.counts.seatsInLastPicture = 0;
-    const { width, height } = this.view;
-    this.isSimple = isMoving && isClose && camera.scale >= NUMBER_PX_MIN && width * height > NUMBERS_MAX * camera.scale ** 2;
+    const room = (this.view.width * this.view.height) / camera.scale ** 2;
+    const most = camera.scale >= NUMBER_PX_MIN ? NUMBERS_MAX : SPRITES_MAX;
+    this.isSimple = isMoving && isClose && Math.min(room, model.count) > most;
     if (isClose) this.#drawSeats(pen, model, camera);
     else this.#drawSummaries(pen, model, camera, texts);
     this.counts.wholePictures += 1;
@@ -99,14 +101,15 @@ export class CanvasRenderer {
     if (!free) return { colour: theme.off, share: 1 };
     const level = model.levelOf[model.plan.sections[number].seats[0]];
     const share = free / model.plan.sections[number].seats.length;
-    const isOut = !model.isShown(level);
-    return { colour: isOut ? theme.line : theme.levels[level % theme.levels.length].fill, share: isOut ? 0.1 : 0.14 + 0.26 * share };
+    if (!model.isShown(level)) return { colour: theme.line, share: 0.1 };
+    return { colour: theme.levels[level % theme.levels.length].fill, share: 0.14 + 0.26 * share };
   }
 
   #drawSummaries(pen, model, camera, texts) {
     model.plan.sections.forEach((section, number) => {
       const price = model.priceFrom(number);
-      const rest = price === null ? [texts.soldOut] : [texts.from(this.money.short(price)), texts.left(model.free[number])];
+      const isSoldOut = price === null;
+      const rest = isSoldOut ? [texts.soldOut] : [texts.from(this.money.short(price)), texts.left(model.free[number])];
       drawSectionSummary(pen, { section, camera, theme: this.theme, lines: [section.name, ...rest] });
     });
   }
@@ -125,11 +128,13 @@ export class CanvasRenderer {
     const seatPx = camera.scale * this.density;
     const { x, y } = model.plan;
     const [offsetX, offsetY] = [camera.x * this.density, camera.y * this.density];
-    if (seatPx < SPRITE_PX_MIN) return this.#squareDrawer(pen, model, { seatPx, offsetX, offsetY });
+    const isTooMany = this.isSimple && camera.scale < NUMBER_PX_MIN;
+    if (seatPx < SPRITE_PX_MIN || isTooMany) return this.#squareDrawer(pen, model, { seatPx, offsetX, offsetY });
     if (this.sprites?.seatPx !== seatPx) this.sprites = { seatPx, made: new SeatSprites(this.theme, seatPx) };
     const sprites = this.sprites.made;
     const half = sprites.size / 2;
-    const drawNumber = camera.scale >= NUMBER_PX_MIN && !this.isSimple ? this.#numberDrawer(pen, model, seatPx) : () => {};
+    const hasNumbers = camera.scale >= NUMBER_PX_MIN && !this.isSimple;
+    const drawNumber = hasNumbers ? this.#numberDrawer(pen, model, seatPx) : () => {};
     return (seat) => {
       const look = lookOf(model.bytes[seat]);
       const [left, top] = [Math.round(x[seat] * seatPx + offsetX), Math.round(y[seat] * seatPx + offsetY)];
@@ -151,11 +156,13 @@ export class CanvasRenderer {
   #squareDrawer(pen, model, { seatPx, offsetX, offsetY }) {
     const size = Math.max(1, Math.round(2 * RADIUS * seatPx));
     const { theme } = this;
+    const fills = LOOKS.map(({ name }) => ({ selected: theme.selected, heldForYou: theme.own })[name] ?? theme.off);
+    let last = null;
     return (seat) => {
-      const byte = model.bytes[seat];
-      const look = LOOKS[lookOf(byte)].name;
-      const level = theme.levels[model.levelOf[seat] % theme.levels.length];
-      pen.fillStyle = { available: level.fill, selected: theme.selected, heldForYou: theme.own }[look] ?? theme.off;
+      const look = lookOf(model.bytes[seat]);
+      const fill = look === AVAILABLE ? theme.levels[model.levelOf[seat] % theme.levels.length].fill : fills[look];
+      // Setting a colour costs more than drawing the square.
+      if (fill !== last) pen.fillStyle = last = fill;
       const [left, top] = [model.plan.x[seat] * seatPx + offsetX, model.plan.y[seat] * seatPx + offsetY];
       pen.fillRect(Math.round(left - size / 2), Math.round(top - size / 2), size, size);
     };
@@ -172,15 +179,15 @@ export class CanvasRenderer {
       (seat) => x[seat] > part.left && x[seat] < part.right && y[seat] > part.top && y[seat] < part.bottom,
     );
     pen.setTransform(1, 0, 0, 1, 0, 0);
-    const draw = this.#seatDrawer(pen, model, camera);
     const seatPx = camera.scale * this.density;
-    const size = Math.ceil(2 * RADIUS * seatPx) + 2;
+    // A little more than the seat, and not into its neighbours.
+    const size = Math.min(Math.ceil(2 * RADIUS * seatPx) + 2, Math.max(1, Math.floor(seatPx)));
+    pen.fillStyle = this.theme.section;
     for (const seat of shown) {
-      pen.fillStyle = this.theme.section;
       const [left, top] = [x[seat] * seatPx + camera.x * this.density, y[seat] * seatPx + camera.y * this.density];
       pen.fillRect(Math.round(left - size / 2), Math.round(top - size / 2), size, size);
-      draw(seat);
     }
+    shown.forEach(this.#seatDrawer(pen, model, camera));
     this.counts.singleSeats += shown.length;
   }
 

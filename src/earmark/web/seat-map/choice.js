@@ -69,7 +69,8 @@ export class Choice {
     if (!this.canToggle(at)) return this.#refuse(at, this.label(at));
     const byte = model.bytes[at];
     const isSelected = !(byte & SELECTED) && !isHeldForBuyer(byte);
-    if (isSelected && this.#chosen >= host.maxSelected) return this.#refuse(at, host.texts.selectionFull(host.maxSelected));
+    const isFull = isSelected && this.#chosen >= host.maxSelected;
+    if (isFull) return this.#refuse(at, host.texts.selectionFull(host.maxSelected));
     const isAllowed = host.dispatch("earmark-toggle", { seat: this.describe(at), isSelected }, true);
     if (!isAllowed) return this.#changed([at]);
     // The page may have answered already, within the event.
@@ -148,13 +149,14 @@ export class Choice {
     const near = (at) => nearbySeats(model.plan, at, { accept: (other) => this.#isOffered(other), most: OFFERS_MAX });
     const offers = [...new Set(seats.flatMap(near))].slice(0, OFFERS_MAX + seats.length - 1);
     for (const at of seats) {
-      host.dispatch("earmark-taken", { seat: this.describe(at), neighbours: near(at).map((other) => this.describe(other)) });
+      const neighbours = near(at).map((other) => this.describe(other));
+      host.dispatch("earmark-taken", { seat: this.describe(at), neighbours });
     }
     host.screen.map.flash(seats);
     const words = host.texts.taken(seats.map((at) => this.name(at)).join("; "));
     host.screen.notify(
       `${words} ${offers.length ? host.texts.instead : host.texts.noneNear}`,
-      offers.map((at) => ({ words: host.texts.shortName(this.#parts(at)), seat: at, take: () => this.#take(at) })),
+      offers.map((at) => ({ words: this.name(at), seat: at, take: () => this.#take(at) })),
     );
     this.#tellSelection();
   }
@@ -176,7 +178,7 @@ export class Choice {
   pickBest({ count, level }) {
     const { model, host } = this;
     const { category = null, price = null } = model.levels[level] ?? {};
-    const isOurs = host.dispatch("earmark-best-available", { count, category, price: level === null ? null : price }, true);
+    const isOurs = host.dispatch("earmark-best-available", { count, category, price }, true);
     if (!isOurs) return;
     if (this.#chosen + count > host.maxSelected) return host.screen.notify(host.texts.selectionFull(host.maxSelected));
     const accept = (at) => this.#isOffered(at) && (level === null || model.levelOf[at] === level);

@@ -34,7 +34,8 @@ export function drawStage(pen, { plan, camera, theme, label }) {
   pen.font = `600 ${size}px ${theme.font}`;
   pen.textAlign = "center";
   pen.letterSpacing = `${0.3 * size}px`;
-  if (1.5 * size < px.height && pen.measureText(label).width < 0.8 * px.width) pen.fillText(label.toUpperCase(), px.left + px.width / 2, px.top + 0.62 * px.height);
+  const hasRoom = 1.5 * size < px.height && pen.measureText(label).width < 0.8 * px.width;
+  if (hasRoom) pen.fillText(label.toUpperCase(), px.left + px.width / 2, px.top + 0.62 * px.height);
   pen.letterSpacing = "0px";
 }
 
@@ -77,7 +78,8 @@ function drawEdge(pen, { left, top, width, height }, bend, theme) {
 
 /** The areas of sections as a ground for their seats. */
 export function drawGrounds(pen, { plan, camera, theme }) {
-  for (const section of plan.sections) paint(pen, sectionPath(section, camera), theme.section, ROOM_WITH_ROW_NAMES * camera.scale);
+  const width = ROOM_WITH_ROW_NAMES * camera.scale;
+  for (const section of plan.sections) paint(pen, sectionPath(section, camera), theme.section, width);
 }
 
 /** The areas of sections in the overview: `tintOf(section)` is the colour and its share. */

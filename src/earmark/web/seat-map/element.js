@@ -40,6 +40,7 @@ export class EarmarkSeatMap extends HTMLElement {
   }
 
   connectedCallback() {
+    for (const name of ["token", "selection", "ownBooking"]) this.#takeEarly(name);
     this.#build();
     this.#dark.addEventListener("change", this.#onScheme);
     this.#start();
@@ -57,6 +58,14 @@ export class EarmarkSeatMap extends HTMLElement {
     if (STARTED_ANEW.has(name)) this.#start();
     if (name === "view") this.#screen.setView(this.view);
     if (name === "theme") this.#onScheme();
+  }
+
+  // What the page set before this module was there hides the property of the same name.
+  #takeEarly(name) {
+    if (!Object.hasOwn(this, name)) return;
+    const value = this[name];
+    delete this[name];
+    this[name] = value;
   }
 
   // ---- what the page sets
@@ -81,7 +90,7 @@ export class EarmarkSeatMap extends HTMLElement {
   }
 
   get maxSelected() {
-    const most = this.hasAttribute("max-selected") ? Number(this.getAttribute("max-selected")) : this.#event?.per_buyer_max;
+    const most = Number(this.getAttribute("max-selected") ?? this.#event?.per_buyer_max);
     return most > 0 ? most : Infinity;
   }
 
@@ -107,7 +116,7 @@ export class EarmarkSeatMap extends HTMLElement {
   set ownBooking(lines) {
     this.#ownLines = [...(lines ?? [])];
     const changed = this.#model.own(this.#ownLines.map((line) => line.id ?? line));
-    this.#screen?.update(changed);
+    if (changed.length) this.#screen?.update(changed);
   }
 
   /** Units of pools that are held for the buyer, `{pool id: units}`: the counters begin there. */
@@ -151,7 +160,9 @@ export class EarmarkSeatMap extends HTMLElement {
   /** How large a seat is now, in pixels, and what was drawn: for measuring. */
   get drawing() {
     const { map } = this.#screen;
-    return { seatPx: map.camera.scale, showsSeats: map.showsSeats, isWhole: map.isWhole, isSimple: map.renderer.isSimple, planMs: this.#planMs, ...map.renderer.counts };
+    const { isSimple, counts } = map.renderer;
+    const { showsSeats, isWhole } = map;
+    return { seatPx: map.camera.scale, showsSeats, isWhole, isSimple, planMs: this.#planMs, ...counts };
   }
 
   get isLive() {
@@ -227,8 +238,10 @@ export class EarmarkSeatMap extends HTMLElement {
   #start() {
     this.#source?.stop();
     const eventId = this.getAttribute("event");
-    if (!eventId) return;
-    if (this.#event?.id !== eventId) this.#event = null;
+    if (this.#event && this.#event.id !== eventId) this.#forget();
+    // On another site there is no cookie: nothing is asked before the token is there.
+    const isHome = new URL(this.server).origin === location.origin;
+    if (!eventId || !(this.#token || isHome)) return;
     this.#source = new MapSource({
       server: this.server,
       eventId,
@@ -240,6 +253,14 @@ export class EarmarkSeatMap extends HTMLElement {
       onRefusal: (error) => this.#takeRefusal(error),
     });
     this.#source.start();
+  }
+
+  // Another event may have seats of the same names.
+  #forget() {
+    this.#event = null;
+    this.#model = new SeatModel();
+    this.ownBooking = this.#ownLines;
+    this.#build();
   }
 
   #takeEvent(event) {
@@ -293,6 +314,7 @@ export class EarmarkSeatMap extends HTMLElement {
 
   /** Tells the page; false if it prevented the default. */
   #dispatch(name, detail, isCancelable = false) {
-    return this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true, composed: true, cancelable: isCancelable }));
+    const event = new CustomEvent(name, { detail, bubbles: true, composed: true, cancelable: isCancelable });
+    return this.dispatchEvent(event);
   }
 }

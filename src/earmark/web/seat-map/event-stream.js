@@ -1,6 +1,6 @@
 // Reads server-sent events from a response. EventSource cannot send the header with the buyer's token; fetch can.
 
-/** Yields `{type, id, data}` for each event, and `{type: "comment", id}` for a keep-alive. onBytes() for every piece. */
+/** Yields `{type, id, data}` of each event, and `{type: "comment", id}` of a keep-alive; onBytes() for every piece. */
 export async function* readEvents(body, onBytes = () => {}) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   const split = new BlockSplitter();

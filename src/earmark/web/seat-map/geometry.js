@@ -6,7 +6,7 @@ import { GridIndex } from "./grid-index.js";
 const AISLE = 2.6; // before a section that has no coordinates, with room for its name
 const SAG = 0.11; // how much nearer to the stage a row's ends are, per half of the widest row
 const EDGE = 0.7; // around the outermost seats, for the names of rows
-const GAP_PERCENTILE = 0.1; // the distance of two seats: nearly the smallest, so that aisles and duplicates do not matter
+const GAP_PERCENTILE = 0.1; // of all distances: nearly the smallest, so that aisles do not matter
 
 /** The label on the seat: its number, or the digits its id ends with. */
 export const numberOf = (seat) => String(seat.number ?? seat.id.match(/\d+$/)?.[0] ?? seat.id);
@@ -23,7 +23,8 @@ export function makePlan(seats) {
   const groups = groupRows(seats);
   const hasPlaces = seats.every((seat) => Number.isFinite(seat.x) && Number.isFinite(seat.y));
   const { x, y } = hasPlaces ? placesAsGiven(seats) : placesByRow(seats, groups);
-  const plan = { count: seats.length, x, y, rowOf: new Uint32Array(seats.length), sectionOf: new Uint16Array(seats.length) };
+  const count = seats.length;
+  const plan = { count, x, y, rowOf: new Uint32Array(count), sectionOf: new Uint16Array(count) };
   plan.rows = groups.map(({ name, section, members }) => ({ name, section, seats: along(members, x, y) }));
   plan.sections = makeSections(plan);
   plan.box = plan.sections.map(({ box }) => box).reduce(unite, null) ?? { left: 0, top: 0, right: 1, bottom: 1 };
@@ -33,7 +34,9 @@ export function makePlan(seats) {
   return plan;
 }
 
-const grown = ({ left, top, right, bottom }, by) => ({ left: left - by, top: top - by, right: right + by, bottom: bottom + by });
+function grown({ left, top, right, bottom }, by) {
+  return { left: left - by, top: top - by, right: right + by, bottom: bottom + by };
+}
 
 function groupRows(seats) {
   const groups = new Map();
@@ -99,8 +102,8 @@ const divisor = (one, other) => (other ? divisor(other, one % other) : one);
 // From one end to the other, whatever the direction of the row: along the line through its two farthest ends.
 function along(members, x, y) {
   if (members.length < 3) return Int32Array.from(members);
-  const far = (from) => members.reduce((best, at) => (distance(at, from) > distance(best, from) ? at : best), members[0]);
   const distance = (one, other) => Math.hypot(x[one] - x[other], y[one] - y[other]);
+  const far = (from) => members.reduce((best, at) => (distance(at, from) > distance(best, from) ? at : best));
   const one = far(members[0]);
   const other = far(one);
   const [dx, dy] = [x[other] - x[one], y[other] - y[one]];

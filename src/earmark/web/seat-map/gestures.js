@@ -11,7 +11,7 @@ export class Gestures {
   #span = null; // of two fingers: how far apart, and where their middle is
   #hint = null;
 
-  /** does: {canPan(), pan(dx, dy), zoom(factor, pixel), tap(pixel, isMouse), point(pixel or null), end(), hint(isShown)}. */
+  /** does: {canPan(), pan(dx, dy), zoom(factor, pixel), tap(pixel), point(pixel or null), hint(isShown)}. */
   constructor(surface, does) {
     this.surface = surface;
     this.does = does;
@@ -71,14 +71,13 @@ export class Gestures {
   #up(event) {
     const isTap = this.#isTap && this.#pointers.has(event.pointerId);
     this.#leave(event);
-    if (isTap) this.does.tap(this.#pixel(event), event.pointerType !== "touch");
+    if (isTap) this.does.tap(this.#pixel(event));
   }
 
   #leave(event) {
     if (!this.#pointers.delete(event.pointerId)) return;
     this.#span = this.#measure();
     this.#isTap = false;
-    if (this.#pointers.size === 0) this.does.end();
   }
 
   // A pointer that is already gone cannot be captured.

@@ -5,7 +5,8 @@ import { el } from "../dom.js";
 /** All nodes by name; `views` and `zoom` have the buttons. */
 export function buildLayout(texts, { zoomBy, zoomAll, goTo, show, dismiss, isMac }) {
   const canvas = (name) => el("canvas", { class: name, "aria-hidden": "true" });
-  const button = (label, sign, click) => el("button", { type: "button", "aria-label": label, title: label, click }, sign);
+  const button = (label, sign, click) =>
+    el("button", { type: "button", "aria-label": label, title: label, click }, sign);
   const view = (name, words) => el("button", { type: "button", "data-view": name, click: () => show(name) }, words);
   const nodes = {
     link: el("p", { class: "link", "data-link": "connecting", role: "status" }, texts.connecting),
@@ -23,7 +24,7 @@ export function buildLayout(texts, { zoomBy, zoomAll, goTo, show, dismiss, isMac
   };
   nodes.notice = el(
     "div",
-    { class: "notice", role: "group", "aria-label": texts.state, hidden: true },
+    { class: "notice", hidden: true },
     nodes.noticeText,
     nodes.offers,
     el("button", { type: "button", class: "dismiss", "aria-label": texts.dismiss, click: dismiss }, "×"),
@@ -39,10 +40,10 @@ export function buildLayout(texts, { zoomBy, zoomAll, goTo, show, dismiss, isMac
 }
 
 /** Puts the nodes, and the parts that have classes of their own, in their order. */
-export function assemble(nodes, { grid, list, legend, best, pools }) {
+export function assemble(nodes, texts, { grid, list, legend, best, pools }) {
   nodes.map = el(
     "div",
-    { class: "map" },
+    { class: "map", role: "group", "aria-label": texts.mapLabel },
     nodes.seatsCanvas,
     nodes.marksCanvas,
     grid.node,
@@ -50,7 +51,8 @@ export function assemble(nodes, { grid, list, legend, best, pools }) {
     nodes.hint,
     nodes.zoom,
   );
-  const bar = el("div", { class: "bar" }, el("div", { class: "views", role: "group" }, nodes.views), nodes.sections, nodes.link);
+  const views = el("div", { class: "views", role: "group", "aria-label": texts.views }, nodes.views);
+  const bar = el("div", { class: "bar" }, views, nodes.sections, nodes.link);
   const below = el("div", { class: "below" }, best.node, pools.node, nodes.signs);
   // The notice lies over the map: seats must not move away from under a finger when it appears.
   const body = el("div", { class: "body" }, nodes.state, nodes.notice, nodes.map, list.node);

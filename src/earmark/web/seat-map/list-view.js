@@ -96,6 +96,7 @@ export class ListView {
       this.render();
       this.node.querySelectorAll("input")[this.#limit - ROWS_AT_ONCE].focus();
     };
-    return [el("button", { type: "button", class: "more", click: more }, this.texts.more(Math.min(left, ROWS_AT_ONCE)))];
+    const words = this.texts.more(Math.min(left, ROWS_AT_ONCE));
+    return [el("button", { type: "button", class: "more", click: more }, words)];
   }
 }

@@ -27,7 +27,7 @@ export class MapSource {
   /**
    * server: the base URL; token(): the buyer's token or null. Calls onEvent(event), onMap(map, since when it
    * was there), onChange(seats and pools),
-   * onLink("live" | "connecting" | "polling" | "lost"), and onRefusal(ServerRefusal) once if the server refuses for good.
+   * onLink("live" | "connecting" | "polling" | "lost"), and onRefusal(error) once if the server refuses for good.
    */
   constructor({ server, eventId, token, onEvent, onMap, onChange, onLink, onRefusal }) {
     this.base = `${server}/v1/events/${encodeURIComponent(eventId)}`;

@@ -32,9 +32,13 @@ function lines(pen, r, angle) {
   pen.restore();
 }
 
+// In parts of the radius.
+const DOTS = [0, 0, -0.5, -0.5, 0.5, -0.5, -0.5, 0.5, 0.5, 0.5, 0, -0.85, 0, 0.85, -0.9, 0, 0.9, 0];
+
 function dots(pen, r) {
   pen.beginPath();
-  for (const [x, y] of [[-0.5, -0.5], [0.5, -0.5], [-0.5, 0.5], [0.5, 0.5], [0, 0], [0, -0.85], [0, 0.85], [-0.9, 0], [0.9, 0]]) {
+  for (let at = 0; at < DOTS.length; at += 2) {
+    const [x, y] = [DOTS[at], DOTS[at + 1]];
     pen.moveTo(x * r + 0.16 * r, y * r);
     pen.arc(x * r, y * r, 0.16 * r, 0, 7);
   }

@@ -11,7 +11,8 @@ export class PoolCounters {
     this.texts = texts;
     this.onUnits = onUnits;
     this.list = el("ul", {});
-    this.node = el("section", { class: "pools", "aria-label": texts.pools, hidden: true }, el("h3", {}, texts.pools), this.list);
+    const heading = el("h3", {}, texts.pools);
+    this.node = el("section", { class: "pools", "aria-label": texts.pools, hidden: true }, heading, this.list);
   }
 
   render(money) {
@@ -32,11 +33,12 @@ export class PoolCounters {
     const { texts } = this;
     const typed = (by) => () => this.#set(id, this.#wanted(id) + by);
     const step = (by, sign, label) => el("button", { type: "button", "aria-label": label, click: typed(by) }, sign);
+    const label = texts.poolUnits(id);
     const row = {
       price: el("span", {}),
       left: el("span", { class: "quiet" }),
       fill: el("div", { class: "fill" }),
-      input: el("input", { type: "number", min: 0, inputmode: "numeric", "aria-label": texts.poolUnits(id), change: typed(0) }),
+      input: el("input", { type: "number", min: 0, inputmode: "numeric", "aria-label": label, change: typed(0) }),
       fewer: step(-1, "−", texts.oneLess(id)),
       more: step(1, "+", texts.oneMore(id)),
     };

@@ -28,15 +28,16 @@ export class PriceLegend {
     const { model } = this;
     const focused = this.node.getRootNode().activeElement?.dataset?.level;
     this.node.hidden = model.levels.length === 0;
-    const buttons = model.levels.map((level, number) =>
-      el(
+    const buttons = model.levels.map((level, number) => {
+      const isPressed = String(model.isInFilter(number));
+      return el(
         "button",
-        { type: "button", "aria-pressed": String(model.isInFilter(number)), "data-level": number, click: () => this.#toggle(number) },
+        { type: "button", "aria-pressed": isPressed, "data-level": number, click: () => this.#toggle(number) },
         seatPicture(theme, 0, number),
         el("span", {}, levelName(level, this.texts)),
         el("small", {}, levelPrice(level, money, this.texts)),
-      ),
-    );
+      );
+    });
     const all = el("button", { type: "button", "data-level": "all", click: () => this.#set([]) }, this.texts.showAll);
     this.node.replaceChildren(...buttons, ...(model.isFiltered ? [all] : []));
     if (focused) (this.node.querySelector(`[data-level="${focused}"]`) ?? buttons[0])?.focus();

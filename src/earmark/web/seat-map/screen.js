@@ -20,7 +20,10 @@ export class Screen {
   #shown = ""; // the signs that are shown, as text
   #frame = 0;
 
-  /** does: {toggle(seat), canToggle(seat), label(seat), tip(seat), pickBest(wish), setUnits(pool, units), money(), countMax(), show(view)}. */
+  /**
+   * does: {toggle(seat), canToggle(seat), label(seat), tip(seat), pickBest(wish), setUnits(pool, units), money(),
+   * countMax(), show(view)}.
+   */
   constructor({ host, model, texts, does }) {
     Object.assign(this, { host, model, texts, does });
     const isMac = /Mac|iP(hone|ad)/.test(navigator.platform);
@@ -37,7 +40,7 @@ export class Screen {
     this.legend = new PriceLegend({ model, texts, onFilter: () => this.#onFilter() });
     this.best = new BestAvailableForm({ model, texts, onPick: does.pickBest, countMax: does.countMax });
     this.pools = new PoolCounters({ model, texts, onUnits: does.setUnits });
-    this.node = assemble(this.nodes, this);
+    this.node = assemble(this.nodes, texts, this);
     this.map = new MapView({
       canvases: [this.nodes.seatsCanvas, this.nodes.marksCanvas],
       model,
@@ -56,7 +59,6 @@ export class Screen {
       zoom: (factor, pixel) => this.map.zoom(factor, pixel),
       tap: (pixel) => this.#tap(pixel),
       point: (pixel) => this.#point(pixel),
-      end: () => {},
       hint: (isShown) => (this.nodes.hint.hidden = !isShown),
     });
     map.addEventListener("keydown", (event) => this.#onKey(event));
@@ -137,7 +139,7 @@ export class Screen {
     const isList = name === "list";
     this.list.node.hidden = !isList;
     this.nodes.map.hidden = isList || this.model.count === 0;
-    for (const button of this.nodes.views) button.setAttribute("aria-pressed", String((button.dataset.view === "list") === isList));
+    for (const button of this.nodes.views) button.setAttribute("aria-pressed", String(button.dataset.view === name));
     this.list.render();
     this.#listSections();
     if (!isList) this.resize();
@@ -163,9 +165,10 @@ export class Screen {
     const { notice, noticeText, offers: place } = this.nodes;
     noticeText.textContent = words;
     place.replaceChildren(
-      ...offers.map(({ words: name, seat, take }) =>
-        el("button", { type: "button", "data-offer": this.model.ids[seat], click: take }, seatPicture(this.theme, 0, this.model.levelOf[seat]), name),
-      ),
+      ...offers.map(({ words: name, seat, take }) => {
+        const picture = seatPicture(this.theme, 0, this.model.levelOf[seat]);
+        return el("button", { type: "button", click: take }, picture, name);
+      }),
     );
     notice.hidden = false;
     this.say([words, ...offers.map(({ words: name }) => name)].join(" "));
@@ -270,7 +273,7 @@ export class Screen {
   #act(event, isOnSeat) {
     const isAlone = !event.ctrlKey && !event.metaKey;
     if (isOnSeat && (event.key === " " || event.key === "Enter")) this.does.toggle(this.grid.active);
-    else if (isAlone && (event.key === "+" || event.key === "=")) this.map.zoom(ZOOM_STEP, undefined, { isGlide: true });
+    else if (isAlone && "+=".includes(event.key)) this.map.zoom(ZOOM_STEP, undefined, { isGlide: true });
     else if (isAlone && event.key === "-") this.map.zoom(1 / ZOOM_STEP, undefined, { isGlide: true });
     else if ((isAlone && event.key === "0") || (event.key === "Escape" && !this.map.isWhole)) this.map.showAll();
     else return false;
@@ -283,7 +286,7 @@ export class Screen {
     this.list.render();
     this.map.drawSoon();
     this.#showSigns();
-    const open = this.model.isFiltered ? this.model.bytes.reduce((sum, byte) => sum + Number(!(byte & FILTERED)), 0) : this.model.count;
-    this.say(this.texts.seats(open));
+    const shown = this.model.bytes.reduce((sum, byte) => sum + Number(!(byte & FILTERED)), 0);
+    this.say(this.texts.seats(shown));
   }
 }

@@ -26,7 +26,7 @@ export class SeatModel {
     return this.#at.get(id) ?? -1;
   }
 
-  /** Puts a whole map in place of the last one. `{isNewPlan, changed, lost}`: changed seats, and selected ones that are gone. */
+  /** Puts a whole map in place of the last one. `{isNewPlan, changed, lost}`: lost are selected seats that are gone. */
   replace({ seats, pools }) {
     const isSame = seats.length === this.ids.length && seats.every((seat, at) => seat.id === this.ids[at]);
     if (!isSame) this.#begin(seats);
@@ -184,8 +184,10 @@ export class SeatModel {
     const changed = [...new Set([...before, ...this.#own])].filter((id) => before.has(id) !== this.#own.has(id));
     const places = changed.map((id) => this.placeOf(id)).filter((at) => at >= 0);
     for (const at of places) {
-      const isOwn = this.#own.has(this.ids[at]);
-      this.bytes[at] = isOwn ? (this.bytes[at] & ~(states.SELECTED | states.PENDING)) | states.MINE : this.bytes[at] & ~states.MINE;
+      this.bytes[at] &= ~states.MINE;
+      if (!this.#own.has(this.ids[at])) continue;
+      this.select(at, false);
+      this.bytes[at] |= states.MINE;
     }
     this.#count(places);
     return places;

@@ -113,7 +113,7 @@ select { max-width: 100%; }
 .views button:last-child { margin-left: -1px; border-radius: 0 10px 10px 0; }
 [aria-pressed="true"] { border-color: var(--_text); background: var(--_text); color: var(--_surface); }
 .link { display: flex; align-items: center; gap: 0.45rem; margin-left: auto; color: var(--_quiet); font-size: 0.86rem; }
-.link::before { content: ""; flex: none; width: 0.6rem; height: 0.6rem; border: 2px solid currentcolor; border-radius: 50%; }
+.link::before { content: ""; flex: none; width: 10px; height: 10px; border: 2px solid currentcolor; border-radius: 50%; }
 .link[data-link="live"]::before { border-color: var(--_accent); background: var(--_accent); }
 .link[data-link="lost"] { color: var(--_bad); }
 .link[data-link="lost"]::before { border-radius: 0; background: currentcolor; }
@@ -136,7 +136,6 @@ select { max-width: 100%; }
 .map.zoomed { touch-action: none; cursor: grab; }
 .map.zoomed:active { cursor: grabbing; }
 .map.over-seat { cursor: pointer; }
-.map:has(:focus-visible) { box-shadow: inset 0 0 0 3px var(--_focus); }
 .map > canvas { position: absolute; inset: 0; width: 100%; height: 100%; pointer-events: none; }
 .grid { position: absolute; top: 0; left: 0; width: 0; height: 0; transform-origin: 0 0; pointer-events: none; }
 .grid [role="gridcell"] { position: absolute; width: 32px; height: 32px; outline: 2px solid transparent; }

@@ -147,6 +147,8 @@ function showSteps(step) {
   }
 }
 
+const contactWords = () => (contact ? texts.ticketsFor(contact.name, contact.email) : "");
+
 const isFree = () => booking.total.amount === 0;
 
 function showDetails() {
@@ -156,7 +158,7 @@ function showDetails() {
 function showPay() {
   byId("pay-title").textContent = isFree() ? texts.payFreeTitle : texts.payTitle;
   byId("pay-contact").hidden = !contact;
-  byId("pay-contact-text").textContent = contact ? texts.ticketsGoTo(contact.name, contact.email) : "";
+  byId("pay-contact-text").textContent = contactWords();
   byId("pay-contact-change").hidden = booking.state !== "held";
   byId("mark-paid").hidden = api.officeKey() === null || booking.state !== "held";
   if (byId("payment-place").childElementCount === 0) byId("payment-place").append(paymentForm());
@@ -178,7 +180,7 @@ async function showTicket() {
   history.replaceState(null, "", `checkout?booking=${encodeURIComponent(booking.id)}`); // without what the bank's page added
   byId("ticket-text").textContent = texts.ticketText(contents(booking));
   byId("ticket-mail").hidden = !contact;
-  byId("ticket-mail").textContent = contact ? texts.ticketMail(contact.email) : "";
+  byId("ticket-mail").textContent = contactWords();
   byId("ticket-number").textContent = booking.id;
   const links = [
     el("a", { class: "button", href: "bookings" }, texts.allBookings),

@@ -57,6 +57,7 @@ function showEvent(events) {
       el("a", { href: `?event=${encodeURIComponent(id)}`, "aria-current": id === event?.id ? "page" : null }, el("bdi", {}, name)),
     ),
   );
+  byId("events").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 function startMap() {
@@ -175,9 +176,14 @@ function showSale() {
   byId("sale-clock").hidden = sale.name !== "soon";
   byId("sale-clock").textContent = sale.name === "soon" ? texts.saleOpensIn(duration(sale.opensIn)) : "";
   byId("limit-hint").hidden = sale.limit == null;
-  byId("limit-hint").textContent = sale.limit == null ? "" : texts.limitHint(sale.limit, sale.left);
+  byId("limit-hint").textContent = limitWords(sale);
   if (before === "soon" && sale.name === "open") notify("good", texts.saleOpen);
   if (sale.name === "soon") saleTimer = setTimeout(showSale, LOOK_AGAIN_MS);
+}
+
+function limitWords({ limit, left }) {
+  if (limit == null) return "";
+  return left > 0 ? texts.limitHint(limit, left) : `${texts.limitTitle(limit)}. ${texts.limit}`;
 }
 
 function saleWords({ name, opensAt, closedAt, limit, isBought }) {
@@ -188,8 +194,8 @@ function saleWords({ name, opensAt, closedAt, limit, isBought }) {
       return { title: texts.saleOverTitle, text: texts.saleOver(moment(closedAt)) };
     case "soldOut":
       return { title: basket.isEmpty ? texts.soldOutTitle : null, text: texts.soldOut };
-    case "limit":
-      return { title: texts.limitTitle(limit), text: isBought ? texts.limitBought : texts.limit };
+    case "limit": // with a basket it is said beside the map: what is above the map would move it under a finger
+      return { title: isBought ? texts.limitTitle(limit) : null, text: texts.limitBought };
     default:
       return { title: null, text: "" };
   }

@@ -4,12 +4,14 @@
 const LIFE_SECONDS = 1800;
 const TIMES = 10;
 const STEP_SECONDS_MIN = 30;
+const MINUTE = 60;
 
 /** In seconds: what one more step gives this hold; 0 where it has had all. */
 export function moreTime(booking, event) {
   const [from, until] = [booking.created_at, booking.expires_at].map((moment) => Date.parse(moment) / 1000);
   const left = Math.floor(LIFE_SECONDS - (until - from));
   const first = event?.hold_ttl_seconds ?? 600;
-  const step = Math.max(STEP_SECONDS_MIN, Math.floor((LIFE_SECONDS - first) / TIMES));
+  const tenth = Math.max(STEP_SECONDS_MIN, Math.floor((LIFE_SECONDS - first) / TIMES));
+  const step = tenth < MINUTE ? tenth : tenth - (tenth % MINUTE); // whole minutes, which are easier to read
   return Math.max(0, Math.min(step, left));
 }

@@ -25,7 +25,6 @@ export default {
   seatLabel: ({ section, row, seat, price, state }) =>
     [section, row && `Reihe ${row}`, `Platz ${seat}`, price, state].filter(Boolean).join(", "),
   seatName: ({ section, row, seat }) => [section, row && `Reihe ${row}`, `Platz ${seat}`].filter(Boolean).join(", "),
-  shortName: ({ row, seat }) => (row ? `Reihe ${row}, Platz ${seat}` : `Platz ${seat}`),
   mapLabel: "Saalplan",
   gridLabel: (section, free) =>
     `${section || "Plätze"}, ${free} frei. Pfeiltasten bewegen, Leertaste wählt, Bild auf und Bild ab wechseln den Bereich.`,

@@ -26,7 +26,6 @@ export default {
   seatLabel: ({ section, row, seat, price, state }) =>
     [section, row && `row ${row}`, `seat ${seat}`, price, state].filter(Boolean).join(", "),
   seatName: ({ section, row, seat }) => [section, row && `row ${row}`, `seat ${seat}`].filter(Boolean).join(", "),
-  shortName: ({ row, seat }) => (row ? `row ${row}, seat ${seat}` : `seat ${seat}`),
   mapLabel: "Seat map",
   gridLabel: (section, free) =>
     `${section || "Seats"}, ${free} available. Arrow keys move, space selects, page up and page down change the section.`,

@@ -61,13 +61,6 @@ SELECT format('buyer %s at %s: total %s, but the bookings say %s', coalesce(t.bu
     ON c.event_id = t.event_id AND c.buyer = t.buyer
  WHERE coalesce(t.units, 0) <> coalesce(c.units, 0) LIMIT $1;
 
--- name: ticket_admits_once
--- P1: a ticket has at most one admission that is not undone
-SELECT format('ticket %s of booking %s has %s admissions', t.id, t.booking_id, count(*)) AS row
-  FROM ticket_scans s JOIN tickets t ON t.id = s.ticket_id
- WHERE s.admitted AND s.reason IS NULL AND s.undone_at IS NULL
- GROUP BY t.id, t.booking_id HAVING count(*) > 1 LIMIT $1;
-
 -- name: journal_has_no_gap
 -- P2: a booking's journal counts its versions without a gap
 SELECT format('booking %s is at version %s with %s entries up to %s', b.id, b.version, count(j.id),
@@ -204,3 +197,10 @@ SELECT format('payment %s refers to account %s, and was drawn from %s', p.id, le
   FROM payments p JOIN account_payments d ON d.id = p.id
  WHERE p.gateway = 'balance' AND p.method LIKE '________-____-____-____-____________/…%' AND d.code IS NULL
    AND d.account_id <> left(p.method, 36) LIMIT $1;
+
+-- name: ticket_admits_once
+-- P1: a ticket has at most one admission that is not undone
+SELECT format('ticket %s of booking %s has %s admissions', t.id, t.booking_id, count(*)) AS row
+  FROM ticket_scans s JOIN tickets t ON t.id = s.ticket_id
+ WHERE s.admitted AND s.reason IS NULL AND s.undone_at IS NULL
+ GROUP BY t.id, t.booking_id HAVING count(*) > 1 LIMIT $1;

@@ -60,13 +60,6 @@ SELECT printf('buyer %s at %s: total %d, but the bookings say %d', buyer, event_
           FROM bookings b WHERE b.state IN ('held', 'paying', 'confirmed')) AS both
  GROUP BY event_id, buyer HAVING sum(counted) <> sum(claimed) LIMIT ?1;
 
--- name: ticket_admits_once
--- P1: a ticket has at most one admission that is not undone
-SELECT 'ticket ' || t.id || ' of booking ' || t.booking_id || ' has ' || count(*) || ' admissions' AS row
-  FROM ticket_scans s JOIN tickets t ON t.id = s.ticket_id
- WHERE s.admitted AND s.reason IS NULL AND s.undone_at IS NULL
- GROUP BY t.id, t.booking_id HAVING count(*) > 1 LIMIT ?1;
-
 -- name: journal_has_no_gap
 -- P2: a booking's journal counts its versions without a gap
 SELECT printf('booking %s is at version %d with %d entries up to %d', b.id, b.version, count(j.id),
@@ -212,3 +205,10 @@ SELECT printf('payment %s refers to account %s, and was drawn from %s', p.id, su
   FROM payments p JOIN account_payments d ON d.id = p.id
  WHERE p.gateway = 'balance' AND p.method LIKE '________-____-____-____-____________/…%' AND d.code IS NULL
    AND d.account_id <> substr(p.method, 1, 36) LIMIT ?1;
+
+-- name: ticket_admits_once
+-- P1: a ticket has at most one admission that is not undone
+SELECT 'ticket ' || t.id || ' of booking ' || t.booking_id || ' has ' || count(*) || ' admissions' AS row
+  FROM ticket_scans s JOIN tickets t ON t.id = s.ticket_id
+ WHERE s.admitted AND s.reason IS NULL AND s.undone_at IS NULL
+ GROUP BY t.id, t.booking_id HAVING count(*) > 1 LIMIT ?1;
