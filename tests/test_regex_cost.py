@@ -15,7 +15,7 @@ from earmark.api.auth import keys_and_tokens
 from earmark.api.middleware import log_count_and_trace_requests, read_and_decode_body
 from earmark.cli.commands import settings
 from earmark.cli.doctor import postgres_failover
-from earmark.domain import choose_best_seats, contact, detect_card_numbers, mask_and_reference_payment_method
+from earmark.domain import choose_best_seats, contact, detect_card_numbers, mask_and_reference_payment_method, ticket
 from earmark.engine.ports import heartbeats
 from earmark.errors import InvalidRequest
 from earmark.locks import glob_to_regex, keys
@@ -149,6 +149,9 @@ FOREIGN: dict[str, list[Work]] = {
     "domain.choose_best_seats._PARTS": _pattern(choose_best_seats._PARTS, "split"),
     "domain.contact._FORBIDDEN": [*_pattern(contact._FORBIDDEN, "search"), contact.email_flaw],
     "domain.contact._LABEL": [*_pattern(contact._LABEL, "fullmatch"), lambda text: contact.email_flaw(f"a@{text}")],
+    "domain.ticket._SECRET": [*_pattern(ticket._SECRET, "fullmatch"), ticket.is_secret],
+    "domain.ticket._BETWEEN": [lambda text: ticket._BETWEEN.sub("", text), ticket.code_of],
+    "schemas.tickets.Nonce": _meta(r"^[\x21-\x7e]+$(?!\n)"),
     "domain.detect_card_numbers._GROUPS": _pattern(detect_card_numbers._GROUPS, "search", "findall"),
     "domain.detect_card_numbers._UUID": _pattern(detect_card_numbers._UUID, "search", "findall"),
     "domain.detect_card_numbers._GROUP": _pattern(detect_card_numbers._GROUP, "findall"),
@@ -175,6 +178,8 @@ FOREIGN: dict[str, list[Work]] = {
 OWN = {
     "api.openapi.parameters._NAMES": "the paths of our own routes, when the application is made",
     "api.openapi.postman._PARAMETER": "the paths of our own routes, when the collection is written",
+    "config_checks._ORIGIN": "a setting of this server's operator, at the start",
+    "wiring.gateways._PUBLISHABLE_KEY": "a setting of this server's operator, at the start",
     "config.SERVICE_LINK": "the names of this process's own variables",
     "store.load_named_sql._NAMED": "our own .sql files",
     "store.both_databases.pending_migrations._FILE": "the names of our own .sql files",

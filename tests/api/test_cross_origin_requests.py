@@ -34,6 +34,7 @@ FOR_BUYERS = {
     *("list_events", "read_event", "show_map", "show_seat", "explain_seat", "stream"),
     *("hold", "list_bookings", "read_booking", "show_history", "change", "extend", "release", "cancel"),
     *("pay", "list_payment_methods", "list_payments", "show_key_result", "issue_guest"),
+    *("set_contact", "read_contact", "read_tickets"),
 }
 ASKING = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
 

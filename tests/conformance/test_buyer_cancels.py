@@ -18,7 +18,10 @@ from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.refund_rules import Reason, Ruling
 from earmark.engine.commands_and_results import Actor, Cancel, Confirm, Decided, Full
+from earmark.engine.tickets import ScanRequest
 from earmark.errors import BookingNotConfirmed, BookingUnknown, CancelRefused, InvalidRequest
+from earmark.tickets.new_ticket_secrets import NEW_SECRETS
+from earmark.uuids import uuid7
 
 from .payment_support import REFUSED
 
@@ -151,6 +154,28 @@ async def test_a_sale_that_was_paid_elsewhere_is_the_shop_s_to_undo(shop: Shop, 
     assert await shop.store.list_paid_here(()) == frozenset()
     assert await why_refused(shop, held) == "paid_elsewhere"
     assert (await cancelled(shop, paid))[0].state is State.CANCELLED, "the control"
+
+
+async def scan(shop: Shop, code: str, nonce: str) -> None:
+    """A door lets the visitor with this ticket in."""
+    request = ScanRequest(id=uuid7(), caller="key:k_door", mode=Mode.LIVE, code=code, nonce=nonce)
+    assert (await shop.store.tickets.check(request)).reason is None
+
+
+async def test_a_booking_of_which_a_ticket_was_let_in_is_not_cancelled_by_its_buyer(shop: Shop) -> None:
+    """One seat is enough, for the whole booking, until the door undoes it; another booking is not concerned."""
+    await open_with(shop)
+    inside, outside = await sale(shop, "A1", "A2"), await sale(shop, "A3")
+    shop_key = Actor(name="key:k_shop", mode=Mode.LIVE)
+    tickets = (await shop.store.tickets.of_booking(inside.id, actor=shop_key, new=NEW_SECRETS)).tickets
+    assert await shop.store.list_checked_in({inside.id, outside.id}) == frozenset(), "a ticket that was only shown"
+    await scan(shop, tickets[0].ticket.secret, "n1")
+    assert await shop.store.list_checked_in({inside.id, outside.id}) == {inside.id}
+    assert await why_refused(shop, inside) == "checked_in"
+    assert await why_refused(shop, inside, seats=frozenset({"A2"})) == "checked_in"
+    assert (await cancelled(shop, outside))[0].state is State.CANCELLED, "the control"
+    await shop.store.tickets.undo(caller="key:k_door", nonce="n1")
+    assert (await cancelled(shop, inside))[0].state is State.CANCELLED
 
 
 async def test_what_cost_nothing_is_given_back_without_a_payment(shop: Shop) -> None:

@@ -22,7 +22,7 @@ from earmark.engine.set_booking_contact import set_contact
 from earmark.library import Earmark
 from earmark.mail import smtp_server_from_url
 from earmark.mail.smtp_sender import SmtpSender
-from earmark.wiring.mail import MailComposer, no_ticket_link, sender_for
+from earmark.wiring.mail import MailComposer, sender_for, ticket_link_for
 from earmark.workers.failed_rounds import RoundFailed
 from earmark.workers.mailer import Mailer
 
@@ -85,14 +85,14 @@ def mailer_to(
     url: str,
     *,
     settings: dict[str, Any] | None = None,
-    ticket_link: Callable[[Any], Awaitable[str | None]] = no_ticket_link,
+    ticket_link: Callable[[Any], Awaitable[str | None]] | None = None,
     tls: Any = None,
     seconds: float = 20.0,
     **knobs: Any,
 ) -> Mailer:
     """A mailer of a shop that sends through this URL."""
     own = Settings(smtp_url=url, **({"mail_from": "The Shop <shop@shop.example>"} | (settings or {})))
-    composer = MailComposer(store, sender_for(own), ticket_link=ticket_link)
+    composer = MailComposer(store, sender_for(own), ticket_link=ticket_link or ticket_link_for(own, store))
     sender = SmtpSender(smtp_server_from_url.parse(url), step_seconds=seconds, session_seconds=seconds, tls=tls)
     timing: dict[str, Any] = {"interval_seconds_max": 0.05, "chance": lambda: 1.0}
     return Mailer(store.mails, composer, sender, **timing | knobs)

@@ -91,6 +91,21 @@ async def test_a_ticket_is_linked_where_there_is_one(shop: Earmark, sink: SmtpSi
     assert f"Your ticket: https://shop.example/t/of-{sold.id}\n" in text_of(sink)
 
 
+async def test_the_link_opens_the_page_of_the_tickets(shop: Earmark, sink: SmtpSink) -> None:
+    """The mail makes them, where they were not asked for before; without the shop's address there is no link."""
+    sold = await sell(shop)
+    async with mailer(shop.engine.store, sink, settings={"public_url": "https://shop.example/"}) as own:
+        await send_all(own)
+    page = await shop.engine.store.tickets.open_page(text_of(sink).partition("https://shop.example/t/")[2][:32])
+    assert page is not None
+    assert str(page.booking.id) == sold.id
+    assert len(page.tickets) == 3
+    await sell(shop, 2)
+    async with mailer(shop.engine.store, sink) as own:
+        await send_all(own)
+    assert "/t/" not in text_of(sink, 1)
+
+
 async def test_cancellations_are_told_whole_and_in_part(shop: Earmark, sink: SmtpSink) -> None:
     """First what remains, then that nothing does; in the buyer's language."""
     sold = await sell(shop, language="de-AT")

@@ -24,7 +24,7 @@ from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import EventId, PoolId, SeatId
 from earmark.domain.payment import Payment, Refund, ReportedState, SettledAs
 from earmark.domain.webhook_messages import BY_MOVE, NOTE, type_of
-from earmark.engine.commands_and_results import ChangeEvent, Confirm, Extend, PoolPatch, Release, SeatPatch
+from earmark.engine.commands_and_results import Change, ChangeEvent, Confirm, Extend, PoolPatch, Release, SeatPatch
 from earmark.engine.ports.gateway import GatewaySilent, RefundRecord, RefundReport, Report, ReportedRefundState
 from earmark.payments import apply_refund_report
 from earmark.store.sqlite.memory import MemoryStore
@@ -71,6 +71,7 @@ async def operate(shop: Shop) -> None:
 async def pay_elsewhere(shop: Shop) -> None:
     """Hold, extend, confirm with money taken elsewhere, cancel a part, then all; release one, let one expire."""
     held = await shop.hold("A1", "A2", pools={"GA": 2}, ttl=60)
+    await shop.engine.change(Change(**shop.about(held), add_seats=(SeatId("A3"),), pools={PoolId("GA"): 3}))
     await shop.engine.extend(Extend(**shop.about(held), seconds=60))
     await shop.engine.confirm(Confirm(**shop.about(held), payment_id="till-1", payment_method="cash"))
     await shop.cancel(held, seats=frozenset([SeatId("A1")]))

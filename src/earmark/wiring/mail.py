@@ -6,12 +6,15 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId
 from earmark.domain.mail import MailKind, is_outdated
-from earmark.errors import SetupError
+from earmark.engine.commands_and_results import Actor
+from earmark.errors import Refusal, SetupError
 from earmark.mail import smtp_server_from_url
 from earmark.mail.compose_mail import Letter, MailContent, Sender, compose, sender_address
 from earmark.mail.smtp_sender import SmtpSender
+from earmark.tickets.new_ticket_secrets import NEW_SECRETS
 from earmark.workers.mailer import Mailer
 
 if TYPE_CHECKING:
@@ -23,18 +26,29 @@ if TYPE_CHECKING:
     from earmark.domain.mail import Mail
     from earmark.engine.ports.store import Store
 
+MAILER = "mailer"
+
 TicketLink = Callable[[BookingId], Awaitable[str | None]]
 """Where a buyer finds the ticket of a booking; None where there is none."""
 
 
-async def no_ticket_link(_: BookingId) -> str | None:
-    """No booking has a ticket page: the mails leave out the paragraph about tickets."""
-    return None
+def ticket_link_for(settings: Settings, store: Store) -> TicketLink:
+    """Links to ticket pages, which are made with the first; none where it is not set where the pages are."""
 
+    async def ticket_link(booking_id: BookingId) -> str | None:
+        if settings.public_url is None:
+            return None
+        _, booking = await store.read_booking(booking_id)
+        if booking is None or booking.state is not State.CONFIRMED:
+            return None
+        actor = Actor(name=MAILER, mode=booking.mode)
+        try:
+            found = await store.tickets.of_booking(booking_id, actor=actor, new=NEW_SECRETS)
+        except Refusal:
+            return None
+        return f"{settings.public_url.rstrip('/')}/t/{found.page.secret}"
 
-def ticket_link_for(settings: Settings, store: Store) -> TicketLink:  # noqa: ARG001 (the port's)
-    """Where the mails of a process get the links to tickets from."""
-    return no_ticket_link
+    return ticket_link
 
 
 def mailer_for(settings: Settings, store: Store, *, tls: ssl.SSLContext | None = None) -> Mailer | None:

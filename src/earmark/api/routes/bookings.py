@@ -109,9 +109,14 @@ async def _shown(context: RequestContext, bookings: Sequence[Booking], now: date
     events = await store.read_events({booking.event_id for booking in sold})
     offered = [booking for booking in sold if buyer_cancel_rules.limit(events[booking.event_id]) is not None]
     paid_here = await store.list_paid_here({booking.id for booking in offered if booking.payment_id is not None})
+    checked_in = await store.list_checked_in({booking.id for booking in offered})
     until = {
         booking.id: buyer_cancel_rules.cancellable_until(
-            booking, events[booking.event_id], paid_here=booking.id in paid_here, checked_in=False, now=now
+            booking,
+            events[booking.event_id],
+            paid_here=booking.id in paid_here,
+            checked_in=booking.id in checked_in,
+            now=now,
         )
         for booking in offered
     }

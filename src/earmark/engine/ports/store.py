@@ -240,6 +240,10 @@ class Transaction(Protocol):
         """All payments of a booking, and these of other bookings, unlocked."""
         ...
 
+    async def read_checked_in(self, ids: Collection[BookingId]) -> frozenset[BookingId]:
+        """Those of these locked bookings of which a ticket was let in at the door."""
+        ...
+
     async def read_refunds(self, payment_id: PaymentId) -> list[Refund]:
         """A payment's refunds, oldest first. They change only under the lock of their payment."""
         ...
@@ -394,6 +398,10 @@ class Store(Parts, Protocol):
 
     async def list_paid_here(self, ids: Collection[BookingId]) -> frozenset[BookingId]:
         """Those of these bookings whose payment Earmark made; the others cost nothing, or were paid elsewhere."""
+        ...
+
+    async def list_checked_in(self, ids: Collection[BookingId]) -> frozenset[BookingId]:
+        """Those of these bookings of which a ticket was let in at the door."""
         ...
 
     async def claim_payments(

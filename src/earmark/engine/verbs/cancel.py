@@ -43,14 +43,22 @@ async def cancel(transaction: Transaction, batch: Sequence[Cancel], context: Ver
     payments = await transaction.lock_payments(_paid_for(bookings.values()))
     by_rules = bool(payments) or any(command.actor.buyer is not None for command in decisions.waiting)
     events = await transaction.read_events({booking.event_id for booking in bookings.values()}) if by_rules else {}
+    by_buyers = {command.booking_id for command in decisions.waiting if command.actor.buyer is not None}
+    checked_in = await transaction.read_checked_in(by_buyers & bookings.keys())
     for command in decisions.waiting:
         try:
             before = find(decisions, command, bookings, verb=Verb.CANCEL)
             after = _judge(command, before, decisions.now)
             payment = _payment_of(before, payments)
             if command.actor.buyer is not None and after is not before:
-                event = events[before.event_id]
-                _check_buyer(command, before, event, paid_here=payment is not None, now=decisions.now)
+                _check_buyer(
+                    command,
+                    before,
+                    events[before.event_id],
+                    paid_here=payment is not None,
+                    checked_in=before.id in checked_in,
+                    now=decisions.now,
+                )
             money = _rule(command, before, after, payment=payment, event=events.get(before.event_id), now=decisions.now)
         except Refusal as refusal:
             decisions.refuse(command, refusal)
@@ -77,11 +85,12 @@ def _judge(command: Cancel, booking: Booking, now: datetime) -> Booking:
     return booking_rules.cancel(booking, now=now)
 
 
-def _check_buyer(command: Cancel, booking: Booking, event: Event, *, paid_here: bool, now: datetime) -> None:
+def _check_buyer(
+    command: Cancel, booking: Booking, event: Event, *, paid_here: bool, checked_in: bool, now: datetime
+) -> None:
     if command.refund is not None:
         raise InvalidRequest.at("refund", "follows from the event's rules, so a buyer's request leaves it out")
-    # The schema has no admissions, so no booking was checked in. Where it gets them, they are read with the bookings.
-    buyer_cancel_rules.buyer_may_cancel(booking, event, paid_here=paid_here, checked_in=False, now=now)
+    buyer_cancel_rules.buyer_may_cancel(booking, event, paid_here=paid_here, checked_in=checked_in, now=now)
 
 
 def _paid_for(bookings: Iterable[Booking]) -> set[PaymentId]:

@@ -56,6 +56,26 @@ class TicketStore(StatementStore, Protocol):
         ...
 
 
+class CheckInSteps:
+    """The step about check-ins, for a transaction that runs named statements."""
+
+    fetch: Callable[..., Awaitable[list[Any]]]
+
+    async def read_checked_in(self, ids: Collection[BookingId]) -> frozenset[BookingId]:
+        """By the index of a booking's tickets, in a statement that begins after the bookings were locked."""
+        return _booking_ids(await self.fetch("list_checked_in", sorted(ids))) if ids else frozenset()
+
+
+class CheckInReads:
+    """What is read of check-ins outside of a transaction, for a store that runs named statements."""
+
+    read_rows: Callable[..., Awaitable[list[Any]]]
+
+    async def list_checked_in(self, ids: Collection[BookingId]) -> frozenset[BookingId]:
+        """By the index of a booking's tickets."""
+        return _booking_ids(await self.read_rows("list_checked_in", sorted(ids))) if ids else frozenset()
+
+
 class StoredTickets:
     """The tickets of a store."""
 
@@ -164,6 +184,11 @@ class StoredTicketSteps:
     async def undo(self, scan: Scan) -> bool:
         """By one guarded update."""
         return bool(await self._transaction.execute("undo_scan", scan.id, self.now))
+
+
+def _booking_ids(rows: Sequence[Any]) -> frozenset[BookingId]:
+    # SQLite has ids as text.
+    return msgspec.convert([row["booking_id"] for row in rows], frozenset[BookingId])
 
 
 def _kept(row: Any) -> KeptScan:

@@ -258,6 +258,12 @@ class OptimisticWrite:
         if self.cached:
             self._seat_cache.drop_outdated(self._events, self._bookings)
 
+    async def read_checked_in(self, ids: Collection[BookingId]) -> frozenset[BookingId]:
+        """Read under locks only: a scan locks the booking too."""
+        if ids:
+            raise NeedsLocks
+        return frozenset()
+
     async def read_bookings(self, ids: Collection[BookingId]) -> dict[BookingId, Booking]:
         """Refused: the verb that takes this step works under locks only."""
         _refuse(ids)

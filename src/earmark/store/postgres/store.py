@@ -20,7 +20,7 @@ from earmark.store.both_databases.api_keys import StoredKeys
 from earmark.store.both_databases.contacts_and_mails import StoredContacts, StoredMails
 from earmark.store.both_databases.prepaid_accounts import StoredAccounts
 from earmark.store.both_databases.reads_to_follow_seat_changes import StoredFollowedEvents
-from earmark.store.both_databases.tickets import StoredTickets
+from earmark.store.both_databases.tickets import CheckInReads, StoredTickets
 from earmark.store.postgres import convert_rows_and_values
 from earmark.store.postgres.clear_keys_count_backlog_recount_pools import PostgresUpkeep
 from earmark.store.postgres.commit_or_abandon_connection import check_warnings, commit, roll_back
@@ -75,7 +75,7 @@ class RowsMoved(Exception):
     """A row was not as an optimistic write had seen it; nothing was kept."""
 
 
-class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads):
+class PostgresStore(StartupChecks, PostgresPaymentReads, BookingReads, CheckInReads):
     """All that Earmark keeps, in PostgreSQL 15 or newer."""
 
     tries_again = 2

@@ -8,6 +8,7 @@ from earmark.domain.id_types import BookingId, Buyer, EventId, OutsidePaymentRef
 from earmark.engine.ports.store import LOCK_SECONDS_MAX, Changes, TransactionStart
 from earmark.store import load_named_sql
 from earmark.store.both_databases.payments_and_refunds import PaymentSteps
+from earmark.store.both_databases.tickets import CheckInSteps
 from earmark.store.postgres import convert_rows_and_values
 from earmark.store.postgres.find_rows_that_blocked_requests import WantedLocks
 
@@ -31,7 +32,7 @@ async def wait_for_standby(transaction: Any) -> None:
     transaction.wrote = True
 
 
-class PostgresTransaction(PaymentSteps):
+class PostgresTransaction(PaymentSteps, CheckInSteps):
     """READ COMMITTED, with row locks taken in the order of the port."""
 
     def __init__(

@@ -14,7 +14,7 @@ from earmark.store.both_databases.contacts_and_mails import StoredContacts, Stor
 from earmark.store.both_databases.pending_migrations import check_current
 from earmark.store.both_databases.prepaid_accounts import StoredAccounts
 from earmark.store.both_databases.reads_to_follow_seat_changes import StoredFollowedEvents
-from earmark.store.both_databases.tickets import StoredTickets
+from earmark.store.both_databases.tickets import CheckInReads, StoredTickets
 from earmark.store.sqlite import convert_rows_and_values
 from earmark.store.sqlite.clear_keys_count_backlog_recount_pools import SqliteUpkeep
 from earmark.store.sqlite.event_and_booking_reads import SqliteBookingReads
@@ -42,7 +42,7 @@ T = TypeVar("T")
 VERIFY_SECONDS = 600.0
 
 
-class SqliteStore(SqlitePaymentReads, SqliteBookingReads):
+class SqliteStore(SqlitePaymentReads, SqliteBookingReads, CheckInReads):
     """All that Earmark keeps, in one file. Other processes may write to it too; they wait for each other."""
 
     def __init__(self, access: SqliteAccess, *, clock: Clock) -> None:

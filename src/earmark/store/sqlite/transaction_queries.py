@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from earmark.domain.id_types import BookingId, Buyer, EventId, OutsidePaymentRef, PoolRef, SeatRef, TotalRef
 from earmark.engine.ports.store import Changes, TransactionStart
 from earmark.store.both_databases.payments_and_refunds import PaymentSteps
+from earmark.store.both_databases.tickets import CheckInSteps
 from earmark.store.sqlite import convert_rows_and_values
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from earmark.engine.ports.store import Clock, RowsNeeded
 
 
-class SqliteTransaction(PaymentSteps):
+class SqliteTransaction(PaymentSteps, CheckInSteps):
     """The one transaction that is writing."""
 
     def __init__(self, connection: sqlite3.Connection, *, clock: Clock, sql: Mapping[str, str]) -> None:

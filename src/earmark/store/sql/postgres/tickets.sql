@@ -26,6 +26,13 @@ SELECT t.id, t.booking_id, t.event_id, t.kind, t.name, t.unit, t.secret, t.creat
   LEFT JOIN ticket_scans s ON s.ticket_id = t.id AND s.admitted AND s.reason IS NULL AND s.undone_at IS NULL
  WHERE t.booking_id = $1 ORDER BY t.kind DESC, t.name, t.unit LIMIT 10000;
 
+-- name: list_checked_in
+-- Of these bookings those of which a ticket has admitted, unless that was undone. In a cancel it is read after their lock, which
+-- every scan takes too.
+SELECT DISTINCT t.booking_id FROM tickets t
+  JOIN ticket_scans s ON s.ticket_id = t.id AND s.admitted AND s.undone_at IS NULL
+ WHERE t.booking_id = ANY ($1::uuid[]) LIMIT 1000;
+
 -- name: find_ticket
 -- The ticket of a code. Read without a lock: a ticket never changes.
 SELECT id, booking_id, event_id, kind, name, unit, secret, created_at FROM tickets WHERE secret = $1;
