@@ -101,6 +101,7 @@ def test_a_click_holds_the_seat_under_the_pointer(visitor: Visitor, demo: Demo) 
 
     visitor.sees("B3", "heldForYou")
     expect(visitor.line("B3")).to_contain_text("row B, seat 3")
+    expect(visitor.page.locator("#map .tip")).to_contain_text("held for you")
 
 
 def test_pool_units_change_in_the_same_basket(visitor: Visitor, demo: Demo) -> None:
@@ -170,13 +171,11 @@ def test_the_second_buyer_is_told_which_seat_is_taken_and_offered_neighbours(con
 
     loser.toggle(contested)
 
-    loser.shows_alert(re.compile(rf"seat {contested[1:]} is taken: another buyer was faster"))
-    loser.shows_alert("The rest of your basket is still here")
+    told = loser.page.locator("#map .notice")
+    expect(told).to_contain_text(f"seat {contested[1:]} was just taken by another buyer. Take instead:")
     loser.sees(contested, "held")
     expect(loser.line(kept)).to_be_attached()
-    offers = loser.page.locator("#map .offers button")
-    expect(offers.first).to_be_visible()
-    offers.first.click()
+    told.locator(".offers button").first.click()
     expect(loser.page.locator("#basket-lines li:not([data-pending])")).to_have_count(2)
 
 

@@ -19,6 +19,7 @@ const PLAN_MARGIN_PX = 40;
 export class Screen {
   #shown = ""; // the signs that are shown, as text
   #frame = 0;
+  #tipped = -1; // the seat that the tip is about
 
   /**
    * does: {toggle(seat), canToggle(seat), label(seat), tip(seat), pickBest(wish), setUnits(pool, units), money(),
@@ -116,6 +117,7 @@ export class Screen {
     this.grid.update(seats);
     this.list.update(seats);
     this.map.drawSomeSoon(seats);
+    if (seats.includes(this.#tipped)) this.nodes.tip.textContent = this.does.tip(this.#tipped);
     this.pools.render(this.does.money());
     this.#frame ||= requestAnimationFrame(() => this.#showSigns());
   }
@@ -229,11 +231,12 @@ export class Screen {
     const section = pixel && seat < 0 && !map.seatsReact ? map.sectionAt(pixel) : -1;
     this.nodes.map.classList.toggle("over-seat", seat >= 0 || section >= 0);
     map.mark({ hovered: seat, section: map.showsSeats ? -1 : section });
-    this.#tip(seat >= 0 ? this.does.tip(seat) : "", seat >= 0 ? map.pixelOf(seat) : null);
+    this.#tip(seat >= 0 ? this.does.tip(seat) : "", seat >= 0 ? map.pixelOf(seat) : null, seat);
   }
 
-  #tip(words, at) {
+  #tip(words, at, seat = -1) {
     const { tip, map } = this.nodes;
+    this.#tipped = seat;
     tip.hidden = !words;
     if (!words) return;
     tip.textContent = words;
@@ -256,7 +259,7 @@ export class Screen {
     this.map.mark({ focused: isSeen ? seat : -1 });
     if (seat >= 0) this.map.reveal(seat);
     const isByKey = isSeen && this.host.shadowRoot.activeElement.matches(":focus-visible");
-    if (isByKey) this.#tip(this.does.tip(seat), this.map.pixelOf(seat));
+    if (isByKey) this.#tip(this.does.tip(seat), this.map.pixelOf(seat), seat);
     if (seat < 0) this.#tip("");
   }
 

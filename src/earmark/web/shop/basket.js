@@ -22,7 +22,7 @@ export class Basket {
 
   /**
    * onChange() whenever there is something else to show; onSeat(id, "held" | "free" | "taken") for each seat that a request
-   * was about; onRefusal(error, {taken, yours}) when the server refused, with the lines of seats that were lost.
+   * was about; onRefusal(error, {taken, yours, isOnMap}) when the server refused, with the lines of seats that were lost.
    */
   constructor({ eventId, onChange, onSeat, onRefusal }) {
     Object.assign(this, { eventId, onChange, onSeat, onRefusal });
@@ -196,7 +196,8 @@ export class Basket {
     const lost = error.code === "seats_taken" ? error.seats : [];
     const own = new Set(Object.keys(error.facts?.yours ?? {}));
     const lines = lost.map((id) => wanted.seats.get(id) ?? { id });
-    if (lost.length && this.#wanted) {
+    const isOnMap = lost.length > 0 && this.#wanted !== null; // the map says it, and offers the seats beside
+    if (isOnMap) {
       for (const id of lost) this.#giveUp(id, own.has(id) ? "free" : "taken");
     } else {
       this.#backToServer();
@@ -204,7 +205,8 @@ export class Basket {
     if (["booking_expired", "booking_resolved", "booking_unknown", "payment_in_progress"].includes(error.code)) {
       await this.#reread();
     }
-    this.onRefusal(error, { taken: lines.filter(({ id }) => !own.has(id)), yours: lines.filter(({ id }) => own.has(id)) });
+    const [yours, taken] = [lines.filter(({ id }) => own.has(id)), lines.filter(({ id }) => !own.has(id))];
+    this.onRefusal(error, { taken, yours, isOnMap });
   }
 
   #giveUp(id, result) {

@@ -122,11 +122,11 @@ function tellRunOut(booking) {
 
 // ---- refusals
 
-function refuse(error, { taken, yours }) {
+function refuse(error, { taken, yours, isOnMap }) {
   if (error.code === "booking_expired" && basket.booking === null) return notifyError(error);
   if (yours.length) return notify("warning", texts.yours(list(yours.map(seatName))));
-  if (taken.length) notify("warning", texts.taken(list(taken.map(seatName)), taken.length));
-  else notifyError(error);
+  if (taken.length === 0) notifyError(error);
+  else if (!isOnMap) notify("warning", texts.taken(list(taken.map(seatName)), taken.length));
   view.show();
 }
 

@@ -48,7 +48,8 @@ export default {
   saleOver: (moment) => `Er endete am ${moment}. Sie können die Plätze ansehen, hier aber keine kaufen.`,
   soldOutTitle: "Ausverkauft",
   soldOut: "Zurzeit ist alles verkauft oder reserviert. Was andere nicht rechtzeitig bezahlen, erscheint hier von selbst: Lassen Sie die Seite offen.",
-  limitTitle: (limit) => `Sie haben alle ${tickets(limit)}, die eine Person haben darf`,
+  limitTitle: (limit) =>
+    limit === 1 ? "Sie haben die eine Karte, die eine Person haben darf" : `Sie haben alle ${tickets(limit)}, die eine Person haben darf`,
   limit: "Um andere Plätze zu wählen, nehmen Sie zuerst welche aus Ihrem Warenkorb.",
   limitBought: "Sie haben sie schon gekauft: siehe Meine Buchungen.",
   limitHint: (limit, left) => `Höchstens ${tickets(limit)} pro Person${left < limit ? `, für Sie noch ${left}` : ""}.`,

@@ -48,7 +48,8 @@ export default {
   saleOver: (moment) => `It closed on ${moment}. You can look at the seats, and buy none here.`,
   soldOutTitle: "Sold out",
   soldOut: "Everything is sold or held at the moment. What another buyer does not pay for in time appears here by itself: leave this page open.",
-  limitTitle: (limit) => `You have all ${tickets(limit)} that one buyer may have`,
+  limitTitle: (limit) =>
+    limit === 1 ? "You have the one ticket that a buyer may have" : `You have all ${tickets(limit)} that one buyer may have`,
   limit: "To choose other seats, take some out of your basket first.",
   limitBought: "You bought them already: see My bookings.",
   limitHint: (limit, left) => `At most ${tickets(limit)} for each buyer${left < limit ? `, ${left} left for you` : ""}.`,
