@@ -22,6 +22,7 @@ SECONDS = 60.0 if PROOF else 4.0
 BUYERS = 16
 ROWS, SEATS_PER_ROW = 5, 20
 SEATS = [f"{row}{number}" for row in "ABCDE"[:ROWS] for number in range(1, SEATS_PER_ROW + 1)]
+PAUSE_SECONDS = 0.05
 CARDS = ("pm_card_visa", "pm_card_visa", "pm_card_visa_chargeDeclined")
 _numbers = itertools.count()
 
@@ -43,15 +44,17 @@ class _Buyer:
 
     async def _basket(self) -> None:
         choose, seen = self._random, self._seen
+        lapses = choose.random() < 0.2
         held = await choose.choice(self._callers).hold(
             self._event,
             buyer=self._name,
             seats=choose.sample(SEATS, choose.randint(1, 2)),
             pools={"GA": 1} if choose.random() < 0.3 else None,
-            ttl_seconds=1 if choose.random() < 0.3 else 30,
+            ttl_seconds=1 if lapses else 30,
         )
         seen[f"hold {held.status_code}"] += 1
         if held.status_code != 201:
+            await asyncio.sleep(PAUSE_SECONDS)
             return
         booking = held.json()
         for _ in range(choose.randint(1, 4)):
@@ -63,15 +66,17 @@ class _Buyer:
             }
             changed = await self._verb(booking["id"], "change", wish)
             booking = changed or booking
-        await self._end(booking["id"])
+        await (self._forget(booking["id"]) if lapses else self._end(booking["id"]))
+
+    async def _forget(self, booking_id: str) -> None:
+        """Come back when the time is over."""
+        await asyncio.sleep(1.1)
+        await self._verb(booking_id, "change", {"pools": {"GA": 1}})
 
     async def _end(self, booking_id: str) -> None:
-        match self._random.randint(0, 3):
+        match self._random.randint(0, 2):
             case 0:
                 await self._verb(booking_id, "release", {})
-            case 1:
-                await asyncio.sleep(1.1)
-                await self._verb(booking_id, "change", {"pools": {"GA": 1}})
             case _:
                 card = self._random.choice(CARDS)
                 # A change that comes while the payment is opened finds the booking paying, or is decided before it.
@@ -81,6 +86,8 @@ class _Buyer:
                 )
                 if paid and paid["state"] == "confirmed":
                     await self._verb(booking_id, "cancel", {"refund": "full"})
+                else:
+                    await self._verb(booking_id, "release", {})
 
     async def _verb(self, booking_id: str, verb: str, body: Json) -> Json | None:
         caller = self._random.choice(self._callers)
