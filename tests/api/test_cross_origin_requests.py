@@ -33,6 +33,7 @@ PAGE, OTHER_PAGE, UNLISTED = "https://shop.example", "http://localhost:3000", "h
 FOR_BUYERS = {
     *("list_events", "read_event", "show_map", "show_seat", "explain_seat", "stream"),
     *("hold", "list_bookings", "read_booking", "show_history", "change", "extend", "release", "cancel"),
+    *("set_contact", "read_contact", "read_tickets"),
     *("pay", "list_payment_methods", "list_payments", "show_key_result", "issue_guest"),
     *("set_contact", "read_contact", "read_tickets"),
 }

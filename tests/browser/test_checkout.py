@@ -212,6 +212,36 @@ def test_a_payment_that_takes_its_time_ends_without_a_press(visitor: Visitor, de
     expect(visitor.page.locator("#ticket")).to_be_visible(timeout=40_000)
 
 
+def test_a_seat_added_in_another_tab_is_in_the_price_that_is_paid(visitor: Visitor, demo: Demo) -> None:
+    """No buyer pays another sum than the one on the button."""
+    event = make_event(visitor, demo)
+    visitor.open(event=event)
+    visitor.choose("A1")
+    to_payment(visitor)
+    expect(visitor.page.get_by_role("button", name="Pay €45.00")).to_be_visible()
+    tab = new_visitor(visitor.context.new_page(), visitor.home)
+    tab.open(event=event)
+
+    tab.choose("A2")
+
+    expect(visitor.page.locator("#order-total")).to_have_text("€90.00")
+    expect(visitor.page.get_by_role("button", name="Pay €90.00")).to_be_visible()
+    tab.page.close()
+
+
+def test_a_payment_that_ends_by_itself_is_listed_without_a_reload(visitor: Visitor, demo: Demo) -> None:
+    """The list follows the payment without a reload."""
+    event = make_event(visitor, demo)
+    visitor.open(event=event)
+    visitor.choose("A1")
+    to_payment(visitor)
+    pay(visitor, "pm_card_processing_then_paid")
+    expect(visitor.page.locator("earmark-payment")).to_contain_text("Your payment is being processed.")
+    visitor.page.goto(f"{visitor.home}/bookings")
+    expect(visitor.page.get_by_role("article")).to_contain_text("payment under way")
+    expect(visitor.page.get_by_role("region", name="Yours")).to_contain_text("booked", timeout=40_000)
+
+
 def test_the_clock_of_the_checkout_can_be_given_more_time(visitor: Visitor, demo: Demo) -> None:
     """Typing takes some buyers longer."""
     visitor.open(event=make_event(visitor, demo))

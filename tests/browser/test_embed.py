@@ -180,6 +180,17 @@ def test_the_tokens_buyer_is_known_in_that_tab_alone(page: Page, site: tuple[str
     expect(page.get_by_role("article")).to_contain_text("row G, seat 5")
 
 
+def test_a_token_that_is_over_is_told_and_forgotten(browser: Browser, site: tuple[str, str]) -> None:
+    """The tab is not locked out: after a reload it is a guest like any other."""
+    _, earmark = site
+    page = new_page(browser)
+    page.goto(f"{earmark}/bookings#token=et_over")
+    expect(page.locator("#notice")).to_contain_text("Your visit here has ended. Go back to the page where you chose")
+    page.reload()
+    expect(page.locator("#none")).to_be_visible()
+    page.context.close()
+
+
 def test_a_site_page_drops_the_last_seat_and_holds_nothing(page: Page, site: tuple[str, str]) -> None:
     """The button is for a basket with something in it."""
     home, _ = site

@@ -156,6 +156,19 @@ def test_two_tabs_show_one_basket(visitor: Visitor) -> None:
     tab.close()
 
 
+def test_a_page_whose_first_answers_are_lost_begins_once(visitor: Visitor) -> None:
+    """It asks again until the server answers; then one click is still one request."""
+    visitor.losses_expected = True
+    visitor.page.route("**/v1/bookings?*", lambda route: route.abort(), times=2)
+    sent: list[str] = []
+    visitor.page.on("request", lambda one: sent.append(one.url) if one.url.endswith("/v1/bookings") else None)
+
+    visitor.open()
+
+    visitor.choose(*visitor.free_seats(1))
+    assert len(sent) == 1
+
+
 # ---- races
 
 

@@ -20,7 +20,7 @@ from earmark.api.handle_endpoint_request import EndpointApp
 from earmark.api.match_path_to_endpoint import Router
 from earmark.api.middleware.log_count_and_trace_requests import RequestLog
 from earmark.api.openapi import document
-from earmark.api.page_files import media_type_of, page_files
+from earmark.api.page_files import media_type_of, page_files, page_tags
 from earmark.api.page_security_headers import SECURITY_HEADERS, checkout_page_headers
 from earmark.api.response import ApiResponse, json_response
 from earmark.api.routes import (
@@ -158,8 +158,7 @@ def create_app(services: Services) -> ASGIApp:
     async def describe(request: Request) -> Response:
         body, tag = encoded(request.scope.get("root_path", ""))
         headers = {"ETag": tag, "Cache-Control": "no-cache"}
-        known = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}
-        if known & {tag, "*"}:
+        if _has(request, tag):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
 
@@ -209,8 +208,8 @@ def _sandbox_page(services: Services) -> list[Route]:
 
 
 def _page(file: str, headers: dict[str, str]) -> Any:
-    async def page(_: Request) -> Response:
-        return _file(file, headers)
+    async def page(request: Request) -> Response:
+        return _file(request, file, headers)
 
     return page
 
@@ -219,7 +218,7 @@ def _asset(origins: AllowedOrigins) -> Any:
     """A file of the pages. Pages of listed sites may import its modules, and read no page."""
 
     async def asset(request: Request) -> Response:
-        response = _file(request.path_params["file"])
+        response = _file(request, request.path_params["file"])
         if not request.path_params["file"].endswith(".html"):
             response.raw_headers += origins.headers(request.scope)
         return response
@@ -227,12 +226,21 @@ def _asset(origins: AllowedOrigins) -> Any:
     return asset
 
 
-def _file(name: str, security_headers: dict[str, str] = SECURITY_HEADERS) -> Response:
+def _file(request: Request, name: str, security_headers: dict[str, str] = SECURITY_HEADERS) -> Response:
     found = page_files().get(name)
     if found is None:
         return problem_response.respond(problem_response.NotFound())
-    headers = {**security_headers, "Cache-Control": "no-cache"}
+    tag = page_tags()[name]
+    headers = {**security_headers, "ETag": tag, "Cache-Control": "no-cache"}
+    if _has(request, tag):
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     return Response(found, media_type=media_type_of(name), headers=headers)
+
+
+def _has(request: Request, tag: str) -> bool:
+    """Whether the browser has what this tag names."""
+    known = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}
+    return bool(known & {tag, "*"})
 
 
 async def _no_route(request: Request, exception: Exception) -> Response:

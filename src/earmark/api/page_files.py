@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,12 @@ MEDIA_TYPES = {
 def page_files() -> dict[str, bytes]:
     """The pages' own files, by path within `web/`: no other file is served."""
     return dict(_files_in(resources.files("earmark") / "web", within=""))
+
+
+@cache
+def page_tags() -> dict[str, str]:
+    """The tag of each file, by its bytes: a browser that has a file asks only whether it is still the same."""
+    return {name: f'"{sha256(content).hexdigest()[:32]}"' for name, content in page_files().items()}
 
 
 def media_type_of(name: str) -> str:

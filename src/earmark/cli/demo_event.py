@@ -59,6 +59,7 @@ async def _create(engine: Engine, actor: Actor) -> None:
         created_at=now,
         starts_at=(now + timedelta(days=14)).replace(hour=19, minute=30, second=0, microsecond=0),
         per_buyer_max=8,
+        buyer_cancel_until_seconds=86_400,
     )
     pools = (Pool(event_id=THEATRE, id=PoolId("standing"), capacity=40, price=1200),)
     command = CreateEvent(actor=actor, entry_id=engine.ids.entry_id(), event=event, seats=tuple(_seats()), pools=pools)

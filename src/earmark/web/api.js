@@ -48,6 +48,8 @@ export function takeKeyFromAddress() {
 /** The buyer's token that a page of another site handed over to this tab, or null. */
 export const buyerToken = () => sessionStorage.getItem(TOKEN);
 
+export const forgetBuyerToken = () => sessionStorage.removeItem(TOKEN);
+
 /**
  * Takes `#token=…` out of the address before anything is requested: what follows # is in no request and in no Referer.
  * It counts in this tab only, and the guest that this browser may be stays who they were.
@@ -59,8 +61,6 @@ export function takeTokenFromAddress() {
   history.replaceState(null, "", location.pathname + location.search);
 }
 
-/** Where the server is mounted. */
-export const serverRoot = ROOT;
 /** Whether the page is the server's own, so that a guest's cookie counts. */
 export const isAtHome = ROOT.origin === location.origin;
 

@@ -1,13 +1,7 @@
 // Small builders for elements: attributes as given, functions as listeners, children as nodes or text, never markup.
 
-const SVG = "http://www.w3.org/2000/svg";
-
 /** An HTML element. */
 export const el = (tag, attributes = {}, ...children) => build(document.createElement(tag), attributes, children);
-
-/** An SVG element. */
-export const svg = (tag, attributes = {}, ...children) =>
-  build(document.createElementNS(SVG, tag), attributes, children);
 
 /** The element with this id; the page's own markup promises that it is there. */
 export const byId = (id) => document.getElementById(id);

@@ -13,13 +13,6 @@ function moneyFormat(currency) {
   return formats.get(currency);
 }
 
-/** Seconds as a clock face: 119.2 reads 2:00, for a second that has begun is still there. */
-export function clock(seconds) {
-  const whole = Math.max(0, Math.ceil(seconds));
-  const minutes = Math.floor(whole / 60);
-  return `${minutes}:${String(whole % 60).padStart(2, "0")}`;
-}
-
 /** How long, at a glance: 8 reads 8 s, 400 reads 6 min, 90000 reads 25 h. */
 export function age(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
@@ -36,11 +29,6 @@ export function list(words) {
 
 /** "1 seat", "2 seats". */
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
-
-/** A moment in the time zone of the browser. */
-export function moment(rfc3339) {
-  return new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "short" }).format(new Date(rfc3339));
-}
 
 /** The lines of a booking as text: "A1, A2 and 2 × GA". */
 export function claim(booking) {

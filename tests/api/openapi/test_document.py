@@ -136,3 +136,14 @@ async def test_the_document_is_rendered_once(services: Services, monkeypatch: py
             )
         assert (await client.get("/openapi.json", headers={"If-None-Match": '"other"'})).status_code == 200
     assert worded == [first.content]
+
+
+async def test_a_browser_that_has_a_file_of_the_pages_is_not_sent_it_again(stranger: httpx2.AsyncClient) -> None:
+    """A page of the shop is some forty files: a second visit costs their names and no bytes."""
+    for path in ("/", "/checkout", "/web/shop/event-page.js"):
+        first = await stranger.get(path)
+        again = await stranger.get(path, headers={"If-None-Match": first.headers["ETag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["Content-Security-Policy"] == first.headers["Content-Security-Policy"]
+        other = await stranger.get(path, headers={"If-None-Match": '"another"'})
+        assert (other.status_code, other.content) == (200, first.content)

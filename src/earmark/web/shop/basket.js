@@ -18,6 +18,7 @@ export class Basket {
   #wanted = null; // {seats: Map id → line, pools: Map id → line}, while it is not what the server has
   #work = null;
   #loading = null;
+  #answers = 0; // how many requests of the buyer's were answered
   #otherTabs = new BroadcastChannel("earmark.basket");
 
   /**
@@ -80,8 +81,9 @@ export class Basket {
 
   async #load() {
     await this.#work;
+    const answers = this.#answers;
     const bookings = await api.listBookings({ event_id: this.eventId });
-    if (this.#work) return; // the buyer chose meanwhile: the answer to that is newer
+    if (this.#work || this.#answers !== answers) return; // the buyer chose meanwhile: the answer to that is newer
     const open = bookings.filter(({ state }) => OPEN.includes(state));
     this.booking = open.pop() ?? null;
     this.others = open;
@@ -122,8 +124,9 @@ export class Basket {
     return this.#alone(() => api.hold(this.eventId, { seats: seats.map(({ id }) => id), pools: units }));
   }
 
-  extend(seconds) {
-    return this.#alone(() => api.extend(this.booking.id, seconds));
+  async extend(seconds) {
+    await this.settled();
+    return this.booking && this.#alone(() => api.extend(this.booking.id, seconds));
   }
 
   /** Resolves once no request is under way. */
@@ -182,6 +185,7 @@ export class Basket {
   }
 
   #take(booking) {
+    this.#answers += 1;
     const before = wantedOf(this.booking).seats;
     this.booking = OPEN.includes(booking.state) ? booking : null;
     const now = wantedOf(this.booking).seats;

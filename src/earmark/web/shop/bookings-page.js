@@ -9,6 +9,7 @@ import { moreTime } from "./more-time.js";
 import { hideNotice, notify, notifyError, runPage } from "./page-frame.js";
 
 const ENDED_SHOWN_MAX = 20;
+const PAYMENT_MS = 4000;
 const GROUPS = [
   { name: "groupOpen", states: ["held", "paying"] },
   { name: "groupSold", states: ["confirmed"] },
@@ -17,6 +18,7 @@ const GROUPS = [
 
 const events = new Map(); // id → event
 let cards = [];
+let paymentTimer = null;
 const dialog = new CancelDialog();
 
 runPage({ open: read, refresh: read });
@@ -42,7 +44,14 @@ function show(bookings) {
   const groups = GROUPS.map(({ name, states }) => group(name, bookings.filter(({ state }) => states.includes(state))));
   byId("groups").replaceChildren(...groups.filter(Boolean));
   byId("none").hidden = bookings.length > 0;
+  clearTimeout(paymentTimer);
+  if (bookings.some(({ state }) => state === "paying")) paymentTimer = setTimeout(lookAtPayment, PAYMENT_MS);
   if (focused) document.querySelector(`[data-booking="${CSS.escape(focused)}"]`)?.focus();
+}
+
+// A payment ends without this page: at the gateway, or in another tab.
+async function lookAtPayment() {
+  await read().catch(() => (paymentTimer = setTimeout(lookAtPayment, PAYMENT_MS)));
 }
 
 function group(name, bookings) {

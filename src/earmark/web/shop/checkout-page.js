@@ -21,6 +21,8 @@ let event = null;
 let contact = null;
 let wantsDetails = false; // the buyer goes back to change them
 let shown = null;
+let amountShown = null; // what the payment form asks for
+const otherTabs = new BroadcastChannel("earmark.basket");
 
 const clock = new Clock({
   onTick: (left) => {
@@ -61,6 +63,7 @@ function listen() {
     wantsDetails = true;
     show();
   };
+  otherTabs.onmessage = () => refresh().catch(notifyError); // the basket was changed in another tab
   byId("order-more").onclick = () => act(extend);
   byId("mark-paid").onclick = () => act(markPaid);
   byId("ended-again").onclick = () => act(holdAgain);
@@ -161,7 +164,10 @@ function showPay() {
   byId("pay-contact-text").textContent = contactWords();
   byId("pay-contact-change").hidden = booking.state !== "held";
   byId("mark-paid").hidden = api.officeKey() === null || booking.state !== "held";
-  if (byId("payment-place").childElementCount === 0) byId("payment-place").append(paymentForm());
+  const payment = byId("payment-place").firstElementChild;
+  if (payment === null) byId("payment-place").append(paymentForm());
+  else if (amountShown !== booking.total.amount) payment.booking = booking.id; // it reads the booking anew
+  amountShown = booking.total.amount;
 }
 
 // Made only now: the element takes its language from the page when it is put there.

@@ -40,6 +40,8 @@ export async function embed({ map, summary, button, onMessage = null }) {
   connectMap(map, basket);
   button.textContent ||= texts.checkout;
   button.addEventListener("click", () => location.assign(api.checkoutPage(basket.booking.id)));
+  // The browser's "back" from the checkout may show this page as it was left.
+  addEventListener("pageshow", ({ persisted }) => persisted && basket.load().catch((error) => tell(wordsFor(error))));
   show();
   return basket;
 }

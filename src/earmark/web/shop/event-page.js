@@ -11,12 +11,14 @@ import { hideNotice, notify, notifyError, runPage, say } from "./page-frame.js";
 import { saleState } from "./sale-state.js";
 
 const LOOK_AGAIN_MS = 1000;
+const PAYMENT_MS = 4000;
 
 let event = null;
 let basket = null;
 let view = null;
 let available = null; // free seats and units, as the map says
 let sale = null;
+let paymentTimer = null;
 const map = () => byId("map");
 
 runPage({ open, refresh: () => basket?.load() ?? Promise.resolve() });
@@ -28,13 +30,18 @@ async function open() {
   event = await findEvent(events, new URLSearchParams(location.search).get("event"));
   showEvent(events);
   if (!event) return;
-  basket = new Basket({ eventId: event.id, onChange: show, onSeat: showSeat, onRefusal: refuse });
-  view = new BasketView({ basket, event, does });
-  startMap();
+  if (!basket) start();
   await basket.load();
   byId("basket").hidden = false;
   map().inert = false;
   show();
+}
+
+// Once, though the page is opened again and again until the server answers.
+function start() {
+  basket = new Basket({ eventId: event.id, onChange: show, onSeat: showSeat, onRefusal: refuse });
+  view = new BasketView({ basket, event, does });
+  startMap();
 }
 
 async function findEvent(events, wanted) {
@@ -146,6 +153,13 @@ function show() {
   view.show();
   showOwn();
   showSale();
+  clearTimeout(paymentTimer);
+  if (basket.isLocked) paymentTimer = setTimeout(lookAtPayment, PAYMENT_MS);
+}
+
+// A payment ends without this page: at the gateway, or in another tab.
+async function lookAtPayment() {
+  await basket.load().catch(() => show());
 }
 
 /** What the map shows as the buyer's own, and how much more it lets the buyer choose. */

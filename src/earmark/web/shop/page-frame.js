@@ -36,6 +36,8 @@ async function untilAnswered(step) {
     } catch (error) {
       if (!(error instanceof api.Unreachable) && !(error.status >= 500)) {
         notify("bad", wordsFor(error));
+        // A token that is over would keep this tab from being a guest as well.
+        if (error.status === 401) api.forgetBuyerToken();
         throw error;
       }
       notify("offline", wordsFor(error));
