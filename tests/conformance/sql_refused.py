@@ -211,7 +211,7 @@ BREAKS = [
     ),
     Break(
         "a hold with fewer lines",
-        "booking_lines_only_shrink",
+        "hold_changes_keep_end_and_prices",
         _lines("held", lines_of(seats=a_seat("A1"))),
     ),
     Break(

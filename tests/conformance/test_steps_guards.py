@@ -324,6 +324,7 @@ ONLY_POSTGRES = {
     "code_opens_one_account",  # an index of that name in SQLite
     "nothing_is_truncated",
     "entry_is_queued_once",
+    "mail_is_queued_once",
     "scan_is_there_once",
     "scopes_are_known",
     "ticket_is_there_once",
