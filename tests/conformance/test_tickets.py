@@ -14,6 +14,7 @@ from earmark.domain.ticket import UNDO_SECONDS_MAX, Kind, ScanReason, is_secret
 from earmark.engine.commands_and_results import Actor
 from earmark.engine.tickets import ScanRequest, hash_of
 from earmark.errors import BookingNotConfirmed, BookingUnknown, IdempotencyMismatch, ScanUnknown, UndoRefused
+from earmark.store.both_databases.tickets import StoredTicketSteps
 from earmark.tickets.new_ticket_secrets import NEW_SECRETS, new_secret
 from earmark.uuids import uuid7
 
@@ -117,6 +118,51 @@ async def test_what_was_cancelled_is_not_admitted(shop: Shop) -> None:
     assert [(await scan(shop, code, code)).reason for code in (a2, ga1)] == [None, None]
     await shop.cancel(booking)
     assert [(await scan(shop, code, f"{code}-2")).reason for code in (a1, a2)] == [ScanReason.CANCELLED] * 2
+
+
+async def one_of_two_units_is_cancelled_while_the_other_is_inside(shop: Shop, **used: Any) -> tuple[str, str]:
+    """The codes of both units; the second let a visitor in before it was cancelled."""
+    await shop.create()
+    booking, (ga1, ga2) = await sold(shop, pools={"GA": 2})
+    if not used:
+        assert (await scan(shop, ga2, "1")).reason is None
+    await shop.cancel(booking, pools={"GA": 1})
+    if used:
+        assert (await scan(shop, ga2, "1", **used)).reason is ScanReason.SEAT_NOT_IN_BOOKING
+    return ga1, ga2
+
+
+@pytest.mark.parametrize("used", [{}, {"offline_at": datetime(2030, 1, 1, 18, 0, tzinfo=UTC)}])
+async def test_no_more_units_of_a_pool_are_let_in_than_the_booking_has(shop: Shop, used: Any) -> None:
+    """Also where the one inside was let in by a door without a network, which reported it after the cancellation."""
+    ga1, _ = await one_of_two_units_is_cancelled_while_the_other_is_inside(shop, **used)
+    refused = await scan(shop, ga1, "2")
+    assert (refused.reason, refused.scan.admitted) == (ScanReason.ALREADY_ADMITTED, False)
+    late = await scan(shop, ga1, "3", offline_at=datetime(2030, 1, 1, 18, 5, tzinfo=UTC))
+    assert (late.reason, late.scan.admitted) == (ScanReason.ALREADY_ADMITTED, True)
+
+
+async def test_control_without_the_count_two_visitors_enter_with_one_unit(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each ticket by itself is valid when it is scanned."""
+
+    async def none(*_: Any) -> int:
+        return 0
+
+    monkeypatch.setattr(StoredTicketSteps, "count_others_inside", none)
+    ga1, _ = await one_of_two_units_is_cancelled_while_the_other_is_inside(shop)
+    assert (await scan(shop, ga1, "2")).reason is None
+
+
+async def test_a_unit_is_let_in_once_the_cancelled_one_was_undone(shop: Shop) -> None:
+    """And all units of a pool that is not cancelled are."""
+    ga1, ga2 = await one_of_two_units_is_cancelled_while_the_other_is_inside(shop)
+    await shop.store.tickets.undo(caller=DOOR, nonce="1")
+    assert (await scan(shop, ga1, "2")).reason is None
+    assert (await scan(shop, ga2, "3")).reason is ScanReason.SEAT_NOT_IN_BOOKING
+    _, codes = await sold(shop, buyer="bob", pools={"GA": 3})
+    assert [(await scan(shop, code, code)).reason for code in codes] == [None] * 3
 
 
 async def test_a_seat_that_is_sold_again_has_a_ticket_of_its_own(shop: Shop) -> None:

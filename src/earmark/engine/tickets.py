@@ -141,6 +141,10 @@ class TicketSteps(Protocol):
         """The scan that admitted this ticket, unless it was undone."""
         ...
 
+    async def count_others_inside(self, ticket: Ticket) -> int:
+        """How many other tickets of the same booking and pool let a visitor in, unless that was undone."""
+        ...
+
     async def insert_scan(self, scan: Scan) -> bool:
         """The guarded write. False when there is a scan of this nonce, or an admission of this ticket, already."""
         ...
@@ -252,10 +256,7 @@ class Tickets:
                 return await _again(steps, known, request)
             ticket = await steps.find_ticket(request.code) if rules.is_secret(request.code) else None
             booking = await steps.lock_booking(ticket.booking_id) if ticket else None
-            admission = await steps.find_admission(ticket.id) if ticket else None
-            reason = rules.why_refused(
-                ticket, booking, mode=request.mode, event_id=request.event_id, admitted=admission is not None
-            )
+            reason = await _judge(steps, request, ticket, booking)
             scan = _scan(request, ticket, reason, now=steps.now)
             if not await steps.insert_scan(scan):
                 if known := await steps.find_scan(request.caller, request.nonce):
@@ -303,6 +304,22 @@ def _visible(booking: Booking | None, booking_id: BookingId, actor: Actor) -> Bo
     if booking is None or not actor.may_see(booking):
         raise BookingUnknown(booking_id=str(booking_id))
     return booking
+
+
+async def _judge(
+    steps: TicketSteps, request: ScanRequest, ticket: Ticket | None, booking: Booking | None
+) -> ScanReason | None:
+    """By what is read while the booking is locked: each scan of its other tickets came before or comes after."""
+    admission = await steps.find_admission(ticket.id) if ticket else None
+    others = await steps.count_others_inside(ticket) if ticket and ticket.kind is rules.Kind.POOL else 0
+    return rules.why_refused(
+        ticket,
+        booking,
+        mode=request.mode,
+        event_id=request.event_id,
+        admitted=admission is not None,
+        others_inside=others,
+    )
 
 
 def _scan(request: ScanRequest, ticket: Ticket | None, reason: ScanReason | None, *, now: datetime) -> Scan:

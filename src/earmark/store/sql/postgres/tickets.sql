@@ -61,6 +61,13 @@ SELECT id, caller, nonce, mode, code_hash, ticket_id, event_id, admitted, reason
 SELECT id, caller, nonce, mode, code_hash, ticket_id, event_id, admitted, reason, offline, scanned_at, received_at, undone_at
   FROM ticket_scans WHERE ticket_id = $1 AND admitted AND reason IS NULL AND undone_at IS NULL LIMIT 1;
 
+-- name: count_others_inside
+-- Of a pool's units in a booking those, but for this one, that let a visitor in and were not undone, cancelled units too. Read
+-- after the booking is locked, which every scan of it does.
+SELECT count(DISTINCT t.id) AS inside FROM tickets t
+  JOIN ticket_scans s ON s.ticket_id = t.id AND s.admitted AND s.undone_at IS NULL
+ WHERE t.booking_id = $1 AND t.kind = $2 AND t.name = $3 AND t.id <> $4;
+
 -- name: insert_scan
 -- The one guarded write. No row written means that this nonce was here before, or that the ticket has admitted meanwhile.
 INSERT INTO ticket_scans
