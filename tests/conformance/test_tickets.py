@@ -10,7 +10,7 @@ import pytest
 
 from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.ticket import UNDO_SECONDS_MAX, Kind, ScanReason, is_secret
+from earmark.domain.ticket import UNDO_SECONDS_MAX, Kind, ScanReason, is_secret, nonce_after_refusal
 from earmark.engine.commands_and_results import Actor
 from earmark.engine.tickets import ScanRequest, hash_of
 from earmark.errors import BookingNotConfirmed, BookingUnknown, IdempotencyMismatch, ScanUnknown, UndoRefused
@@ -246,6 +246,74 @@ async def test_an_offline_admission_counts_and_a_double_one_is_reported(shop: Sh
     assert double.admission == online.scan
     repeated = await scan(shop, second, "4", offline_at=then, caller="key:k_side_door")
     assert (repeated.scan, repeated.reason) == (double.scan, double.reason)
+
+
+async def refused_and_then_let_in_offline(shop: Shop) -> ScanResult:
+    """The answer of the online check was lost, and the door's old list says that the ticket is valid."""
+    await shop.create()
+    _, (code,) = await sold(shop, "A1")
+    assert (await scan(shop, code, "1", caller="key:k_side_door")).reason is None
+    assert (await scan(shop, code, "2")).reason is ScanReason.ALREADY_ADMITTED
+    then = datetime(2030, 1, 1, 18, 0, tzinfo=UTC)
+    reported = await scan(shop, code, "2", offline_at=then)
+    assert await scan(shop, code, "2", offline_at=then) == reported, "sent again it is the same scan"
+    with pytest.raises(IdempotencyMismatch):
+        await scan(shop, "x" * 32, "2", offline_at=then)
+    return reported
+
+
+async def test_whom_a_door_let_in_after_a_refusal_that_it_did_not_get_is_recorded(shop: Shop) -> None:
+    """As a conflict, beside the refusal: both have the same nonce for the door."""
+    reported = await refused_and_then_let_in_offline(shop)
+    assert (reported.reason, reported.scan.admitted) == (ScanReason.ALREADY_ADMITTED, True)
+    assert reported.admission is not None
+    kept = await shop.store.tickets.list_scans(EventId("concert"), mode=Mode.LIVE, after="", limit=10)
+    assert [(one.scan.nonce, one.scan.admitted, one.scan.offline) for one in kept] == [
+        ("1", True, False),
+        ("2", False, False),
+        (nonce_after_refusal("2"), True, True),
+    ]
+
+
+async def test_a_refusal_that_is_written_while_the_same_scan_comes_from_offline_hides_it_no_more(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The late check is committed after the offline scan has looked for its nonce, and before it is written."""
+    await shop.create()
+    _, (code,) = await sold(shop, "A1")
+    await scan(shop, code, "1", caller="key:k_side_door")
+    await scan(shop, code, "2")
+    find, looked = StoredTicketSteps.find_scan, []
+
+    async def find_nothing_first(steps: Any, caller: str, nonce: str) -> Any:
+        looked.append(nonce)
+        return None if len(looked) == 1 else await find(steps, caller, nonce)
+
+    monkeypatch.setattr(StoredTicketSteps, "find_scan", find_nothing_first)
+    reported = await scan(shop, code, "2", offline_at=datetime(2030, 1, 1, 18, 0, tzinfo=UTC))
+    assert (reported.reason, reported.scan.admitted) == (ScanReason.ALREADY_ADMITTED, True)
+    assert (reported.scan.nonce, looked[:3]) == (nonce_after_refusal("2"), ["2"] * 3)
+
+
+async def test_control_by_its_own_nonce_the_visitor_stays_recorded_as_not_let_in(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit says so for good, and the visitor is inside."""
+    monkeypatch.setattr("earmark.domain.ticket.nonce_after_refusal", lambda nonce: nonce)
+    reported = await refused_and_then_let_in_offline(shop)
+    assert (reported.scan.admitted, reported.scan.offline) == (False, False)
+
+
+async def test_a_ticket_that_was_free_again_is_used_by_whom_the_door_let_in(shop: Shop) -> None:
+    """The admission that it was refused for was undone meanwhile: this one counts, and no second visitor follows."""
+    await shop.create()
+    _, (code,) = await sold(shop, "A1")
+    await scan(shop, code, "1", caller="key:k_side_door")
+    await scan(shop, code, "2")
+    await shop.store.tickets.undo(caller="key:k_side_door", nonce="1")
+    taken = await scan(shop, code, "2", offline_at=datetime(2030, 1, 1, 18, 0, tzinfo=UTC))
+    assert (taken.reason, taken.admission) == (None, taken.scan)
+    assert (await scan(shop, code, "3")).reason is ScanReason.ALREADY_ADMITTED
 
 
 async def test_the_offline_list_says_which_tickets_are_valid(shop: Shop) -> None:

@@ -252,19 +252,7 @@ class Tickets:
         """
 
         async def work(steps: TicketSteps) -> ScanResult:
-            if known := await steps.find_scan(request.caller, request.nonce):
-                return await _again(steps, known, request)
-            ticket = await steps.find_ticket(request.code) if rules.is_secret(request.code) else None
-            booking = await steps.lock_booking(ticket.booking_id) if ticket else None
-            reason = await _judge(steps, request, ticket, booking)
-            scan = _scan(request, ticket, reason, now=steps.now)
-            if not await steps.insert_scan(scan):
-                if known := await steps.find_scan(request.caller, request.nonce):
-                    return await _again(steps, known, request)
-                scan = _scan(request, ticket, ScanReason.ALREADY_ADMITTED, now=steps.now)
-                written = await steps.insert_scan(scan)
-                assert written, "only an admission can be there already"
-            return await _result(steps, scan, ticket, booking)
+            return await _check(steps, request)
 
         return await self._book.transact(work)
 
@@ -304,6 +292,36 @@ def _visible(booking: Booking | None, booking_id: BookingId, actor: Actor) -> Bo
     if booking is None or not actor.may_see(booking):
         raise BookingUnknown(booking_id=str(booking_id))
     return booking
+
+
+async def _check(steps: TicketSteps, sent: ScanRequest) -> ScanResult:
+    request, known = await _recorded(steps, sent)
+    if known:
+        return await _again(steps, known, request)
+    ticket = await steps.find_ticket(request.code) if rules.is_secret(request.code) else None
+    booking = await steps.lock_booking(ticket.booking_id) if ticket else None
+    reason = await _judge(steps, request, ticket, booking)
+    scan = _scan(request, ticket, reason, now=steps.now)
+    if not await steps.insert_scan(scan):
+        if await steps.find_scan(request.caller, request.nonce):
+            return await _check(steps, sent)
+        scan = _scan(request, ticket, ScanReason.ALREADY_ADMITTED, now=steps.now)
+        written = await steps.insert_scan(scan)
+        assert written, "only an admission can be there already"
+    return await _result(steps, scan, ticket, booking)
+
+
+async def _recorded(steps: TicketSteps, request: ScanRequest) -> tuple[ScanRequest, Scan | None]:
+    """The scan that this request repeats, if there is one, and the request under the nonce that it is recorded by.
+
+    A scanner whose answer was lost may let the visitor in by its list, under the same nonce. If the server had refused,
+    that is another scan: under the nonce of the first it would stand as not let in for good.
+    """
+    known = await steps.find_scan(request.caller, request.nonce)
+    if known is None or known.admitted or request.offline_at is None or known.code_hash != request.code_hash:
+        return request, known
+    request = msgspec.structs.replace(request, nonce=rules.nonce_after_refusal(request.nonce))
+    return request, await steps.find_scan(request.caller, request.nonce)
 
 
 async def _judge(

@@ -223,10 +223,10 @@ def check_answer(result: ScanResult) -> CheckAnswer:
     )
 
 
-def offline_answer(result: ScanResult) -> OfflineScanAnswer:
-    """What became of one scan that was made offline."""
+def offline_answer(result: ScanResult, *, nonce: str) -> OfflineScanAnswer:
+    """What became of one scan that was made offline, by the nonce that the scanner sent."""
     return OfflineScanAnswer(
-        nonce=result.scan.nonce,
+        nonce=nonce,
         result="admitted" if result.reason is None else "conflict",
         reason=result.reason,
         scanned_at=result.scan.scanned_at,

@@ -284,6 +284,19 @@ async def test_a_door_sends_back_what_it_admitted_and_is_told_of_double_admissio
     assert [*paged.json()["scans"], *rest.json()["scans"]] == audit
 
 
+async def test_a_door_is_told_of_its_scan_by_its_own_nonce(shop: httpx2.AsyncClient, event: str) -> None:
+    """Also where the server had refused a scan of this nonce, and the answer was lost: it is a conflict."""
+    (ticket,) = (await sold(shop, event, "A1"))["tickets"]
+    await check(shop, ticket["code"], "1")
+    assert (await check(shop, ticket["code"], "2"))["result"] == "refused"
+    scans = [{"code": ticket["code"], "nonce": "2", "scanned_at": "2030-03-01T18:43:00Z"}]
+    told = (await shop.post("/v1/tickets/offline-scans", json={"scans": scans})).json()
+    assert [(scan["nonce"], scan["result"]) for scan in told["scans"]] == [("2", "conflict")]
+    assert (await shop.post("/v1/tickets/offline-scans", json={"scans": scans})).json() == told
+    audit = (await shop.get(f"/v1/events/{event}/tickets/scans")).json()["scans"]
+    assert [(scan["admitted"], scan["offline"]) for scan in audit] == [(True, False), (False, False), (True, True)]
+
+
 @pytest.mark.parametrize(
     "path, body",
     [
