@@ -165,6 +165,58 @@ async def test_good_links_are_not_counted(shop: httpx2.AsyncClient, stranger: ht
     assert opened == [200] * 40
 
 
+CROWD = FAILURES_BURST + SLOW_LINKS_MAX + 10
+
+
+async def opened_at_once(
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, services: Services, event: str, patch: pytest.MonkeyPatch
+) -> set[int]:
+    """The statuses of a crowd at an entrance, behind one address: all links are sent before the first is looked up."""
+    known = of_page(await sold(shop, event, "A1"))
+    limits, all_came, came = services.limits, asyncio.Event(), 0
+    open_page, look_up = services.engine.store.tickets.open_page, limits.look_up_link
+
+    def counted(address: str) -> Any:
+        nonlocal came
+        came += 1
+        if came == CROWD:
+            all_came.set()
+        return look_up(address)
+
+    async def late(secret: str) -> Any:
+        await all_came.wait()
+        return await open_page(secret)
+
+    patch.setattr(limits, "look_up_link", counted)
+    patch.setattr(services.engine.store.tickets, "open_page", late)
+    answers = await asyncio.gather(*(stranger.get(f"/v1/tickets/page/{known}") for _ in range(CROWD)))
+    return {answer.status_code for answer in answers}
+
+
+async def test_a_crowd_of_good_links_behind_one_address_is_not_refused(
+    shop: httpx2.AsyncClient,
+    stranger: httpx2.AsyncClient,
+    services: Services,
+    event: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every page opens, though none was found yet when the last was sent."""
+    assert await opened_at_once(shop, stranger, services, event, monkeypatch) == {200}
+
+
+async def test_control_counted_before_it_is_found_wrong_a_good_link_is_refused(
+    shop: httpx2.AsyncClient,
+    stranger: httpx2.AsyncClient,
+    services: Services,
+    event: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bucket of wrong links is empty before the first answer, and the slow lane full."""
+    wrong_links = services.limits._wrong_links
+    monkeypatch.setattr(wrong_links, "wait", wrong_links.take)
+    assert await opened_at_once(shop, stranger, services, event, monkeypatch) == {200, 429}
+
+
 async def test_a_door_admits_once_and_may_undo(shop: httpx2.AsyncClient, event: str) -> None:
     """The answer has the seat, the event and the time of the first admission."""
     (ticket,) = (await sold(shop, event, "A1"))["tickets"]
