@@ -394,6 +394,17 @@ def test_control_a_door_that_trusts_its_list_lets_a_ticket_in_twice(office: Offi
     check(visitor, code, "Admitted without a network")
 
 
+def test_the_door_is_warned_while_buyers_may_still_cancel(office: Office, visitor: Visitor) -> None:
+    """A buyer who was let in without a network could cancel with a refund until that is sent. Else there is none."""
+    open_door(visitor, event=office.event)
+    visitor.press("Take the list along")
+    expect(visitor.page.locator("#list-facts")).to_contain_text("as of")
+    expect(visitor.page.locator("#cancel-until")).to_be_hidden()
+    office.ask("PATCH", f"/v1/events/{office.event}", {"buyer_cancel_until_seconds": 3600})
+    visitor.press("Take the list along")
+    expect(visitor.page.locator("#cancel-until")).to_contain_text("Buyers may cancel until")
+
+
 def test_what_waits_is_sent_again_by_a_timer(office: Office, visitor: Visitor) -> None:
     """A network may come back without the browser telling the page."""
     visitor.page.clock.install()

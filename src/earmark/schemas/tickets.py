@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from earmark.domain import buyer_cancel_rules
 from earmark.domain import ticket as rules
 from earmark.domain.booking_state_machine import State
 from earmark.domain.money import Money
@@ -142,6 +143,8 @@ class OfflineListPage(Struct, frozen=True, kw_only=True):
 
     event: TicketEvent
     made_at: Moment
+    buyers_may_cancel_until: Moment | None
+    """Until then a buyer whom the door let in without a network may still cancel; null when none may any more."""
     tickets: tuple[OfflineTicket, ...]
     next_cursor: str | None
 
@@ -249,7 +252,14 @@ def offline_list_page(
         )
         for one in found
     )
-    return OfflineListPage(event=_event(event), made_at=made_at, tickets=tickets, next_cursor=next_cursor)
+    until = buyer_cancel_rules.limit(event)
+    return OfflineListPage(
+        event=_event(event),
+        made_at=made_at,
+        buyers_may_cancel_until=until if until is not None and made_at < until else None,
+        tickets=tickets,
+        next_cursor=next_cursor,
+    )
 
 
 def scan_answer(kept: KeptScan) -> ScanAnswer:

@@ -176,9 +176,11 @@ async function take() {
   if (!eventId()) return facts(own.needsEvent);
   if (!canHash()) return facts(own.needsHttps);
   try {
-    const { tickets, made } = await readList(eventId());
+    const { tickets, made, cancelUntil } = await readList(eventId());
     takeList(tickets);
     facts(own.taken(tickets.length, shortMoment(made)));
+    byId("cancel-until").hidden = cancelUntil === null;
+    if (cancelUntil) byId("cancel-until").textContent = own.mayCancelUntil(shortMoment(cancelUntil));
   } catch (error) {
     facts(error instanceof Refused ? refusalText(error) : own.serverError);
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -301,6 +302,27 @@ async def test_a_list_for_a_door_has_hashes_only(shop: httpx2.AsyncClient, event
         ("A2", None, False),
         ("GA", None, True),
     ]
+
+
+async def test_the_list_for_a_door_says_until_when_buyers_may_cancel(
+    shop: httpx2.AsyncClient, clock: MovableClock
+) -> None:
+    """While they may: null where the event lets none cancel, and from the limit on."""
+    starts = clock.now() + timedelta(hours=2)
+    body = {"id": "gala", "name": "A gala", "currency": "EUR", "starts_at": starts.isoformat()}
+    await shop.post("/v1/events", json=body | {"layout": {"rows": 1, "seats_per_row": 2, "price": 500}})
+
+    async def until() -> str | None:
+        found: str | None = (await shop.get("/v1/events/gala/tickets/offline-list")).json()["buyers_may_cancel_until"]
+        return found
+
+    assert await until() is None
+    await shop.patch("/v1/events/gala", json={"buyer_cancel_until_seconds": 3600})
+    assert datetime.fromisoformat(await until() or "") == starts - timedelta(hours=1)
+    clock.advance(3600 - 1)
+    assert await until() is not None
+    clock.advance(1)
+    assert await until() is None
 
 
 async def test_a_door_sends_back_what_it_admitted_and_is_told_of_double_admissions(
