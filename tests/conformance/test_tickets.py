@@ -142,6 +142,20 @@ async def test_no_more_units_of_a_pool_are_let_in_than_the_booking_has(shop: Sho
     assert (late.reason, late.scan.admitted) == (ScanReason.ALREADY_ADMITTED, True)
 
 
+async def test_the_offline_list_refuses_a_unit_whose_place_another_took(shop: Shop) -> None:
+    """Else a door without a network would let in both. The control: a pool that is not cancelled is not refused."""
+    ga1, ga2 = await one_of_two_units_is_cancelled_while_the_other_is_inside(shop)
+    _, (first, second) = await sold(shop, buyer="bob", pools={"GA": 2})
+    assert (await scan(shop, first, "2")).reason is None
+    found = await shop.store.tickets.list_event(EventId("concert"), after="", limit=10)
+    assert {one.ticket.secret: one.why_refused for one in found} == {
+        ga1: ScanReason.ALREADY_ADMITTED,
+        ga2: ScanReason.SEAT_NOT_IN_BOOKING,
+        first: None,
+        second: None,
+    }
+
+
 async def test_control_without_the_count_two_visitors_enter_with_one_unit(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,15 +338,15 @@ async def test_the_offline_list_says_which_tickets_are_valid(shop: Shop) -> None
     await shop.cancel(gone)
     await scan(shop, a2, "1")
     found = await shop.store.tickets.list_event(EventId("concert"), after="", limit=2)
-    assert [(one.ticket.secret, one.why_invalid, one.admitted_at is not None) for one in found] == [
+    assert [(one.ticket.secret, one.why_refused, one.admitted_at is not None) for one in found] == [
         (a1, None, False),
         (a2, None, True),
     ]
     rest = await shop.store.tickets.list_event(EventId("concert"), after=str(found[-1].ticket.id), limit=2)
-    assert [(one.ticket.name, one.why_invalid) for one in rest] == [("A3", ScanReason.CANCELLED)]
+    assert [(one.ticket.name, one.why_refused) for one in rest] == [("A3", ScanReason.CANCELLED)]
     await shop.cancel(booking, "A1")
     (first,) = await shop.store.tickets.list_event(EventId("concert"), after="", limit=1)
-    assert first.why_invalid is ScanReason.SEAT_NOT_IN_BOOKING
+    assert first.why_refused is ScanReason.SEAT_NOT_IN_BOOKING
 
 
 REFUSED = {

@@ -43,11 +43,17 @@ class TicketOfEvent(KeptTicket, frozen=True, kw_only=True):
 
     state: State
     lines: Lines
+    others_inside: int = 0
+    """How many other units of its pool and booking let a visitor in."""
 
     @property
-    def why_invalid(self) -> ScanReason | None:
-        """Why it is not valid; None if its booking is confirmed and lists it."""
-        return rules.why_invalid(self.ticket.place, state=self.state, lines=self.lines)
+    def why_refused(self) -> ScanReason | None:
+        """Why a door refuses it; None if its booking is confirmed, lists it, and has a unit left. Not its own use."""
+        place = self.ticket.place
+        if invalid := rules.why_invalid(place, state=self.state, lines=self.lines):
+            return invalid
+        used = rules.is_used_up(place, self.lines, others_inside=self.others_inside)
+        return ScanReason.ALREADY_ADMITTED if used else None
 
 
 class KeptScan(msgspec.Struct, frozen=True, kw_only=True):

@@ -247,7 +247,7 @@ def offline_list_page(
         OfflineTicket(
             hash=hash_of(one.ticket.secret).hex(),
             place=place_answer(one.ticket.place, one.lines),
-            reason=one.why_invalid,
+            reason=one.why_refused,
             admitted_at=one.admitted_at,
         )
         for one in found

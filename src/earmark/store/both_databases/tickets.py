@@ -119,6 +119,7 @@ class StoredTickets:
                 admitted_at=row["admitted_at"],
                 state=State(row["state"]),
                 lines=_lines.decode(row["lines"]),
+                others_inside=row["others_inside"],
             )
             for row in found
         ]
