@@ -17,7 +17,7 @@ from .read_qr_code import modules_in, read_qr_code
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from playwright.sync_api import Browser, Locator
+    from playwright.sync_api import Browser, Locator, Route
 
 pytestmark = pytest.mark.browser
 
@@ -302,6 +302,118 @@ def test_without_a_network_the_door_checks_by_its_list_and_reports_double_admiss
     expect(visitor.page.locator("#conflicts li")).to_have_count(1)
     expect(visitor.page.locator("#conflicts")).to_contain_text("Stalls, Row A, Seat 2: This ticket was used before.")
     check(other, first, "Not admitted")
+
+
+def without(visitor: Visitor, file: str, *guards: tuple[str, str]) -> None:
+    """For a control: the page's file with each guard replaced."""
+
+    def answer(route: Route) -> None:
+        found = route.fetch()
+        text = found.text()
+        for guard, nothing in guards:
+            assert guard in text
+            text = text.replace(guard, nothing)
+        route.fulfill(response=found, body=text)
+
+    visitor.page.route(f"**/web/{file}", answer)
+
+
+def lose_network(visitor: Visitor, paths: str = "**/v1/**") -> None:
+    visitor.losses_expected = True
+    visitor.page.route(paths, lambda route: route.abort())
+
+
+def let_in_offline(office: Office, visitor: Visitor, code: str) -> None:
+    """The door takes its list along, loses the network, and lets a visitor in."""
+    open_door(visitor, event=office.event)
+    visitor.press("Take the list along")
+    expect(visitor.page.locator("#list-facts")).to_contain_text("as of")
+    lose_network(visitor)
+    check(visitor, code, "Admitted without a network")
+
+
+def test_a_ticket_that_a_door_let_in_offline_is_not_let_in_again_when_the_network_is_back(
+    office: Office, visitor: Visitor
+) -> None:
+    """The door refuses it by itself, and sends what waits before it asks the server about another ticket."""
+    first, second = (office.sell(seat)["tickets"][0]["code"] for seat in ("A1", "A2"))
+    let_in_offline(office, visitor, first)
+    visitor.page.unroute("**/v1/**")
+    result = check(visitor, first, "Not admitted")
+    expect(result.locator("#result-why")).to_contain_text("This ticket was used before. First admitted on")
+    asked: list[str] = []
+    visitor.page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    check(visitor, second, "Admitted")
+    assert asked == ["offline-scans", "check"]
+    expect(visitor.page.locator("#conflicts")).to_be_hidden()
+    result = check(visitor, first, "Not admitted")
+    expect(result.locator("#result-why")).to_contain_text("This ticket was used before.")
+
+
+def test_control_a_door_that_asks_the_server_first_lets_its_own_ticket_in_twice(
+    office: Office, visitor: Visitor
+) -> None:
+    """Two visitors with one ticket: the server learns of the first one afterwards."""
+    code = office.sell("A1")["tickets"][0]["code"]
+    guards = ("refuseAdmittedHere(code, nonce) ??", ""), ("await sendWaiting()", "null")
+    without(visitor, "door.js", *guards)
+    let_in_offline(office, visitor, code)
+    visitor.page.unroute("**/v1/**")
+    check(visitor, code, "Admitted")
+    visitor.press("Send now")
+    expect(visitor.page.locator("#conflicts li")).to_have_count(1)
+
+
+def loaded_again_with_a_list(office: Office, visitor: Visitor, code: str) -> None:
+    """A door that let a ticket in is loaded again, takes a list without it, sends it, and loses the network."""
+    let_in_offline(office, visitor, code)
+    visitor.page.unroute("**/v1/**")
+    lose_network(visitor, "**/offline-scans")
+    visitor.page.reload()
+    visitor.press("Take the list along")
+    expect(visitor.page.locator("#list-facts")).to_contain_text("as of")
+    expect(visitor.page.locator("#queue-facts")).to_have_text("1 admission waits to be sent.")
+    visitor.page.unroute("**/offline-scans")
+    visitor.press("Send now")
+    expect(visitor.page.locator("#queue-facts")).to_have_text("1 admission was sent.")
+    lose_network(visitor)
+
+
+def test_a_door_that_was_loaded_again_knows_whom_it_let_in(office: Office, visitor: Visitor) -> None:
+    """Its list was taken along before the admission was sent, and says that the ticket was not used."""
+    code = office.sell("A1")["tickets"][0]["code"]
+    loaded_again_with_a_list(office, visitor, code)
+    check(visitor, code, "Not admitted")
+
+
+def test_control_a_door_that_trusts_its_list_lets_a_ticket_in_twice(office: Office, visitor: Visitor) -> None:
+    """It remembers only what it let in since it was loaded."""
+    code = office.sell("A1")["tickets"][0]["code"]
+    without(visitor, "door-offline.js", ("remember(queue());", ""), ("remember(part);", ""))
+    loaded_again_with_a_list(office, visitor, code)
+    check(visitor, code, "Admitted without a network")
+
+
+def test_the_door_is_warned_while_buyers_may_still_cancel(office: Office, visitor: Visitor) -> None:
+    """A buyer who was let in without a network could cancel with a refund until that is sent. Else there is none."""
+    open_door(visitor, event=office.event)
+    visitor.press("Take the list along")
+    expect(visitor.page.locator("#list-facts")).to_contain_text("as of")
+    expect(visitor.page.locator("#cancel-until")).to_be_hidden()
+    office.ask("PATCH", f"/v1/events/{office.event}", {"buyer_cancel_until_seconds": 3600})
+    visitor.press("Take the list along")
+    expect(visitor.page.locator("#cancel-until")).to_contain_text("Buyers may cancel until")
+
+
+def test_what_waits_is_sent_again_by_a_timer(office: Office, visitor: Visitor) -> None:
+    """A network may come back without the browser telling the page."""
+    visitor.page.clock.install()
+    code = office.sell("A1")["tickets"][0]["code"]
+    let_in_offline(office, visitor, code)
+    visitor.page.unroute("**/v1/**")
+    expect(visitor.page.locator("#queue-facts")).to_have_text("1 admission waits to be sent.")
+    visitor.page.clock.fast_forward(15_000)
+    expect(visitor.page.locator("#queue-facts")).to_have_text("1 admission was sent.")
 
 
 @pytest.mark.parametrize("page", ["ticket", "door"])

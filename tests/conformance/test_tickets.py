@@ -10,10 +10,11 @@ import pytest
 
 from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.ticket import UNDO_SECONDS_MAX, Kind, ScanReason, is_secret
+from earmark.domain.ticket import UNDO_SECONDS_MAX, Kind, ScanReason, is_secret, nonce_after_refusal
 from earmark.engine.commands_and_results import Actor
 from earmark.engine.tickets import ScanRequest, hash_of
 from earmark.errors import BookingNotConfirmed, BookingUnknown, IdempotencyMismatch, ScanUnknown, UndoRefused
+from earmark.store.both_databases.tickets import StoredTicketSteps
 from earmark.tickets.new_ticket_secrets import NEW_SECRETS, new_secret
 from earmark.uuids import uuid7
 
@@ -119,6 +120,65 @@ async def test_what_was_cancelled_is_not_admitted(shop: Shop) -> None:
     assert [(await scan(shop, code, f"{code}-2")).reason for code in (a1, a2)] == [ScanReason.CANCELLED] * 2
 
 
+async def one_of_two_units_is_cancelled_while_the_other_is_inside(shop: Shop, **used: Any) -> tuple[str, str]:
+    """The codes of both units; the second let a visitor in before it was cancelled."""
+    await shop.create()
+    booking, (ga1, ga2) = await sold(shop, pools={"GA": 2})
+    if not used:
+        assert (await scan(shop, ga2, "1")).reason is None
+    await shop.cancel(booking, pools={"GA": 1})
+    if used:
+        assert (await scan(shop, ga2, "1", **used)).reason is ScanReason.SEAT_NOT_IN_BOOKING
+    return ga1, ga2
+
+
+@pytest.mark.parametrize("used", [{}, {"offline_at": datetime(2030, 1, 1, 18, 0, tzinfo=UTC)}])
+async def test_no_more_units_of_a_pool_are_let_in_than_the_booking_has(shop: Shop, used: Any) -> None:
+    """Also where the one inside was let in by a door without a network, which reported it after the cancellation."""
+    ga1, _ = await one_of_two_units_is_cancelled_while_the_other_is_inside(shop, **used)
+    refused = await scan(shop, ga1, "2")
+    assert (refused.reason, refused.scan.admitted) == (ScanReason.ALREADY_ADMITTED, False)
+    late = await scan(shop, ga1, "3", offline_at=datetime(2030, 1, 1, 18, 5, tzinfo=UTC))
+    assert (late.reason, late.scan.admitted) == (ScanReason.ALREADY_ADMITTED, True)
+
+
+async def test_the_offline_list_refuses_a_unit_whose_place_another_took(shop: Shop) -> None:
+    """Else a door without a network would let in both. The control: a pool that is not cancelled is not refused."""
+    ga1, ga2 = await one_of_two_units_is_cancelled_while_the_other_is_inside(shop)
+    _, (first, second) = await sold(shop, buyer="bob", pools={"GA": 2})
+    assert (await scan(shop, first, "2")).reason is None
+    found = await shop.store.tickets.list_event(EventId("concert"), after="", limit=10)
+    assert {one.ticket.secret: one.why_refused for one in found} == {
+        ga1: ScanReason.ALREADY_ADMITTED,
+        ga2: ScanReason.SEAT_NOT_IN_BOOKING,
+        first: None,
+        second: None,
+    }
+
+
+async def test_control_without_the_count_two_visitors_enter_with_one_unit(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each ticket by itself is valid when it is scanned."""
+
+    async def none(*_: Any) -> int:
+        return 0
+
+    monkeypatch.setattr(StoredTicketSteps, "count_others_inside", none)
+    ga1, _ = await one_of_two_units_is_cancelled_while_the_other_is_inside(shop)
+    assert (await scan(shop, ga1, "2")).reason is None
+
+
+async def test_a_unit_is_let_in_once_the_cancelled_one_was_undone(shop: Shop) -> None:
+    """And all units of a pool that is not cancelled are."""
+    ga1, ga2 = await one_of_two_units_is_cancelled_while_the_other_is_inside(shop)
+    await shop.store.tickets.undo(caller=DOOR, nonce="1")
+    assert (await scan(shop, ga1, "2")).reason is None
+    assert (await scan(shop, ga2, "3")).reason is ScanReason.SEAT_NOT_IN_BOOKING
+    _, codes = await sold(shop, buyer="bob", pools={"GA": 3})
+    assert [(await scan(shop, code, code)).reason for code in codes] == [None] * 3
+
+
 async def test_a_seat_that_is_sold_again_has_a_ticket_of_its_own(shop: Shop) -> None:
     """The first buyer's ticket stays refused."""
     await shop.create()
@@ -202,6 +262,74 @@ async def test_an_offline_admission_counts_and_a_double_one_is_reported(shop: Sh
     assert (repeated.scan, repeated.reason) == (double.scan, double.reason)
 
 
+async def refused_and_then_let_in_offline(shop: Shop) -> ScanResult:
+    """The answer of the online check was lost, and the door's old list says that the ticket is valid."""
+    await shop.create()
+    _, (code,) = await sold(shop, "A1")
+    assert (await scan(shop, code, "1", caller="key:k_side_door")).reason is None
+    assert (await scan(shop, code, "2")).reason is ScanReason.ALREADY_ADMITTED
+    then = datetime(2030, 1, 1, 18, 0, tzinfo=UTC)
+    reported = await scan(shop, code, "2", offline_at=then)
+    assert await scan(shop, code, "2", offline_at=then) == reported, "sent again it is the same scan"
+    with pytest.raises(IdempotencyMismatch):
+        await scan(shop, "x" * 32, "2", offline_at=then)
+    return reported
+
+
+async def test_whom_a_door_let_in_after_a_refusal_that_it_did_not_get_is_recorded(shop: Shop) -> None:
+    """As a conflict, beside the refusal: both have the same nonce for the door."""
+    reported = await refused_and_then_let_in_offline(shop)
+    assert (reported.reason, reported.scan.admitted) == (ScanReason.ALREADY_ADMITTED, True)
+    assert reported.admission is not None
+    kept = await shop.store.tickets.list_scans(EventId("concert"), mode=Mode.LIVE, after="", limit=10)
+    assert [(one.scan.nonce, one.scan.admitted, one.scan.offline) for one in kept] == [
+        ("1", True, False),
+        ("2", False, False),
+        (nonce_after_refusal("2"), True, True),
+    ]
+
+
+async def test_a_refusal_that_is_written_while_the_same_scan_comes_from_offline_hides_it_no_more(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The late check is committed after the offline scan has looked for its nonce, and before it is written."""
+    await shop.create()
+    _, (code,) = await sold(shop, "A1")
+    await scan(shop, code, "1", caller="key:k_side_door")
+    await scan(shop, code, "2")
+    find, looked = StoredTicketSteps.find_scan, []
+
+    async def find_nothing_first(steps: Any, caller: str, nonce: str) -> Any:
+        looked.append(nonce)
+        return None if len(looked) == 1 else await find(steps, caller, nonce)
+
+    monkeypatch.setattr(StoredTicketSteps, "find_scan", find_nothing_first)
+    reported = await scan(shop, code, "2", offline_at=datetime(2030, 1, 1, 18, 0, tzinfo=UTC))
+    assert (reported.reason, reported.scan.admitted) == (ScanReason.ALREADY_ADMITTED, True)
+    assert (reported.scan.nonce, looked[:3]) == (nonce_after_refusal("2"), ["2"] * 3)
+
+
+async def test_control_by_its_own_nonce_the_visitor_stays_recorded_as_not_let_in(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit says so for good, and the visitor is inside."""
+    monkeypatch.setattr("earmark.domain.ticket.nonce_after_refusal", lambda nonce: nonce)
+    reported = await refused_and_then_let_in_offline(shop)
+    assert (reported.scan.admitted, reported.scan.offline) == (False, False)
+
+
+async def test_a_ticket_that_was_free_again_is_used_by_whom_the_door_let_in(shop: Shop) -> None:
+    """The admission that it was refused for was undone meanwhile: this one counts, and no second visitor follows."""
+    await shop.create()
+    _, (code,) = await sold(shop, "A1")
+    await scan(shop, code, "1", caller="key:k_side_door")
+    await scan(shop, code, "2")
+    await shop.store.tickets.undo(caller="key:k_side_door", nonce="1")
+    taken = await scan(shop, code, "2", offline_at=datetime(2030, 1, 1, 18, 0, tzinfo=UTC))
+    assert (taken.reason, taken.admission) == (None, taken.scan)
+    assert (await scan(shop, code, "3")).reason is ScanReason.ALREADY_ADMITTED
+
+
 async def test_the_offline_list_says_which_tickets_are_valid(shop: Shop) -> None:
     """Page by page, with what has admitted."""
     await shop.create()
@@ -210,15 +338,15 @@ async def test_the_offline_list_says_which_tickets_are_valid(shop: Shop) -> None
     await shop.cancel(gone)
     await scan(shop, a2, "1")
     found = await shop.store.tickets.list_event(EventId("concert"), after="", limit=2)
-    assert [(one.ticket.secret, one.why_invalid, one.admitted_at is not None) for one in found] == [
+    assert [(one.ticket.secret, one.why_refused, one.admitted_at is not None) for one in found] == [
         (a1, None, False),
         (a2, None, True),
     ]
     rest = await shop.store.tickets.list_event(EventId("concert"), after=str(found[-1].ticket.id), limit=2)
-    assert [(one.ticket.name, one.why_invalid) for one in rest] == [("A3", ScanReason.CANCELLED)]
+    assert [(one.ticket.name, one.why_refused) for one in rest] == [("A3", ScanReason.CANCELLED)]
     await shop.cancel(booking, "A1")
     (first,) = await shop.store.tickets.list_event(EventId("concert"), after="", limit=1)
-    assert first.why_invalid is ScanReason.SEAT_NOT_IN_BOOKING
+    assert first.why_refused is ScanReason.SEAT_NOT_IN_BOOKING
 
 
 REFUSED = {

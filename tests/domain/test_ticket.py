@@ -25,6 +25,7 @@ from earmark.domain.ticket import (
     code_of,
     is_listed,
     is_secret,
+    is_used_up,
     places_of,
     why_invalid,
     why_refused,
@@ -98,6 +99,14 @@ def test_a_scan_is_refused_for_the_first_reason_that_applies() -> None:
     assert refused(gone, event_id=EventId("concert"), admitted=True) is ScanReason.SEAT_NOT_IN_BOOKING
     assert refused(booking(state=State.CANCELLED), admitted=True) is ScanReason.CANCELLED
     assert refused(admitted=True) is ScanReason.ALREADY_ADMITTED
+
+
+def test_a_pool_is_used_up_when_as_many_visitors_are_inside_as_it_has_units() -> None:
+    """Whichever units those were; a seat admits by itself, and another pool does not count."""
+    unit = Place(kind=Kind.POOL, name="GA", unit=1)
+    assert [is_used_up(unit, LINES, others_inside=inside) for inside in (0, 1, 2, 3)] == [False, False, True, True]
+    assert not is_used_up(TICKET.place, LINES, others_inside=2)
+    assert not is_used_up(Place(kind=Kind.POOL, name="A1"), LINES, others_inside=2)
 
 
 def test_a_code_may_be_typed_in_groups_and_in_capitals() -> None:

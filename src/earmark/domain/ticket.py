@@ -7,6 +7,7 @@ does, each time a door asks.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -120,6 +121,11 @@ def code_of(typed: str) -> str:
     return _BETWEEN.sub("", typed).lower()
 
 
+def nonce_after_refusal(nonce: str) -> str:
+    """The nonce of an offline scan whose own one is that of a scan which the server had refused. No longer than any."""
+    return f"offline-{hashlib.sha256(nonce.encode()).hexdigest()[:40]}"
+
+
 def is_secret(text: str) -> bool:
     """Whether this can be a secret of a page or ticket at all. What cannot is not looked up."""
     return _SECRET.fullmatch(text) is not None
@@ -157,19 +163,37 @@ def why_invalid(place: Place, *, state: State, lines: Lines) -> ScanReason | Non
     return None if is_listed(place, lines) else ScanReason.SEAT_NOT_IN_BOOKING
 
 
+def is_used_up(place: Place, lines: Lines, *, others_inside: int) -> bool:
+    """Whether other units of this pool let in as many visitors as the booking has units.
+
+    A cancelled unit may be inside: the units are numbered, and the last ones are cancelled, whichever were used.
+    """
+    if place.kind is not Kind.POOL:
+        return False
+    return any(line.id == place.name and others_inside >= line.units for line in lines.pools)
+
+
 def why_refused(
-    ticket: Ticket | None, booking: Booking | None, *, mode: Mode, event_id: EventId | None, admitted: bool
+    ticket: Ticket | None,
+    booking: Booking | None,
+    *,
+    mode: Mode,
+    event_id: EventId | None,
+    admitted: bool,
+    others_inside: int = 0,
 ) -> ScanReason | None:
     """Why this scan admits no visitor; None if it does. Validity is judged first: a cancelled ticket is cancelled.
 
-    A ticket of the other mode, test or live, does not exist for the door. `admitted` is whether an earlier scan did.
+    A ticket of the other mode, test or live, does not exist for the door. `admitted` is whether an earlier scan did,
+    `others_inside` how many other units of its pool and booking let a visitor in.
     """
     if ticket is None or booking is None or booking.mode is not mode:
         return ScanReason.UNKNOWN
     if event_id is not None and ticket.event_id != event_id:
         return ScanReason.WRONG_EVENT
     invalid = why_invalid(ticket.place, state=booking.state, lines=booking.lines)
-    return invalid or (ScanReason.ALREADY_ADMITTED if admitted else None)
+    used = admitted or is_used_up(ticket.place, booking.lines, others_inside=others_inside)
+    return invalid or (ScanReason.ALREADY_ADMITTED if used else None)
 
 
 def check_undo(scan: Scan, *, now: datetime) -> None:

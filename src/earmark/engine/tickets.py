@@ -43,11 +43,17 @@ class TicketOfEvent(KeptTicket, frozen=True, kw_only=True):
 
     state: State
     lines: Lines
+    others_inside: int = 0
+    """How many other units of its pool and booking let a visitor in."""
 
     @property
-    def why_invalid(self) -> ScanReason | None:
-        """Why it is not valid; None if its booking is confirmed and lists it."""
-        return rules.why_invalid(self.ticket.place, state=self.state, lines=self.lines)
+    def why_refused(self) -> ScanReason | None:
+        """Why a door refuses it; None if its booking is confirmed, lists it, and has a unit left. Not its own use."""
+        place = self.ticket.place
+        if invalid := rules.why_invalid(place, state=self.state, lines=self.lines):
+            return invalid
+        used = rules.is_used_up(place, self.lines, others_inside=self.others_inside)
+        return ScanReason.ALREADY_ADMITTED if used else None
 
 
 class KeptScan(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +145,10 @@ class TicketSteps(Protocol):
 
     async def find_admission(self, ticket_id: TicketId) -> Scan | None:
         """The scan that admitted this ticket, unless it was undone."""
+        ...
+
+    async def count_others_inside(self, ticket: Ticket) -> int:
+        """How many other tickets of the same booking and pool let a visitor in, unless that was undone."""
         ...
 
     async def insert_scan(self, scan: Scan) -> bool:
@@ -248,22 +258,7 @@ class Tickets:
         """
 
         async def work(steps: TicketSteps) -> ScanResult:
-            if known := await steps.find_scan(request.caller, request.nonce):
-                return await _again(steps, known, request)
-            ticket = await steps.find_ticket(request.code) if rules.is_secret(request.code) else None
-            booking = await steps.lock_booking(ticket.booking_id) if ticket else None
-            admission = await steps.find_admission(ticket.id) if ticket else None
-            reason = rules.why_refused(
-                ticket, booking, mode=request.mode, event_id=request.event_id, admitted=admission is not None
-            )
-            scan = _scan(request, ticket, reason, now=steps.now)
-            if not await steps.insert_scan(scan):
-                if known := await steps.find_scan(request.caller, request.nonce):
-                    return await _again(steps, known, request)
-                scan = _scan(request, ticket, ScanReason.ALREADY_ADMITTED, now=steps.now)
-                written = await steps.insert_scan(scan)
-                assert written, "only an admission can be there already"
-            return await _result(steps, scan, ticket, booking)
+            return await _check(steps, request)
 
         return await self._book.transact(work)
 
@@ -303,6 +298,52 @@ def _visible(booking: Booking | None, booking_id: BookingId, actor: Actor) -> Bo
     if booking is None or not actor.may_see(booking):
         raise BookingUnknown(booking_id=str(booking_id))
     return booking
+
+
+async def _check(steps: TicketSteps, sent: ScanRequest) -> ScanResult:
+    request, known = await _recorded(steps, sent)
+    if known:
+        return await _again(steps, known, request)
+    ticket = await steps.find_ticket(request.code) if rules.is_secret(request.code) else None
+    booking = await steps.lock_booking(ticket.booking_id) if ticket else None
+    reason = await _judge(steps, request, ticket, booking)
+    scan = _scan(request, ticket, reason, now=steps.now)
+    if not await steps.insert_scan(scan):
+        if await steps.find_scan(request.caller, request.nonce):
+            return await _check(steps, sent)
+        scan = _scan(request, ticket, ScanReason.ALREADY_ADMITTED, now=steps.now)
+        written = await steps.insert_scan(scan)
+        assert written, "only an admission can be there already"
+    return await _result(steps, scan, ticket, booking)
+
+
+async def _recorded(steps: TicketSteps, request: ScanRequest) -> tuple[ScanRequest, Scan | None]:
+    """The scan that this request repeats, if there is one, and the request under the nonce that it is recorded by.
+
+    A scanner whose answer was lost may let the visitor in by its list, under the same nonce. If the server had refused,
+    that is another scan: under the nonce of the first it would stand as not let in for good.
+    """
+    known = await steps.find_scan(request.caller, request.nonce)
+    if known is None or known.admitted or request.offline_at is None or known.code_hash != request.code_hash:
+        return request, known
+    request = msgspec.structs.replace(request, nonce=rules.nonce_after_refusal(request.nonce))
+    return request, await steps.find_scan(request.caller, request.nonce)
+
+
+async def _judge(
+    steps: TicketSteps, request: ScanRequest, ticket: Ticket | None, booking: Booking | None
+) -> ScanReason | None:
+    """By what is read while the booking is locked: each scan of its other tickets came before or comes after."""
+    admission = await steps.find_admission(ticket.id) if ticket else None
+    others = await steps.count_others_inside(ticket) if ticket and ticket.kind is rules.Kind.POOL else 0
+    return rules.why_refused(
+        ticket,
+        booking,
+        mode=request.mode,
+        event_id=request.event_id,
+        admitted=admission is not None,
+        others_inside=others,
+    )
 
 
 def _scan(request: ScanRequest, ticket: Ticket | None, reason: ScanReason | None, *, now: datetime) -> Scan:

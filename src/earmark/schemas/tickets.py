@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from earmark.domain import buyer_cancel_rules
 from earmark.domain import ticket as rules
 from earmark.domain.booking_state_machine import State
 from earmark.domain.money import Money
@@ -142,6 +143,8 @@ class OfflineListPage(Struct, frozen=True, kw_only=True):
 
     event: TicketEvent
     made_at: Moment
+    buyers_may_cancel_until: Moment | None
+    """Until then a buyer whom the door let in without a network may still cancel; null when none may any more."""
     tickets: tuple[OfflineTicket, ...]
     next_cursor: str | None
 
@@ -223,10 +226,10 @@ def check_answer(result: ScanResult) -> CheckAnswer:
     )
 
 
-def offline_answer(result: ScanResult) -> OfflineScanAnswer:
-    """What became of one scan that was made offline."""
+def offline_answer(result: ScanResult, *, nonce: str) -> OfflineScanAnswer:
+    """What became of one scan that was made offline, by the nonce that the scanner sent."""
     return OfflineScanAnswer(
-        nonce=result.scan.nonce,
+        nonce=nonce,
         result="admitted" if result.reason is None else "conflict",
         reason=result.reason,
         scanned_at=result.scan.scanned_at,
@@ -244,12 +247,19 @@ def offline_list_page(
         OfflineTicket(
             hash=hash_of(one.ticket.secret).hex(),
             place=place_answer(one.ticket.place, one.lines),
-            reason=one.why_invalid,
+            reason=one.why_refused,
             admitted_at=one.admitted_at,
         )
         for one in found
     )
-    return OfflineListPage(event=_event(event), made_at=made_at, tickets=tickets, next_cursor=next_cursor)
+    until = buyer_cancel_rules.limit(event)
+    return OfflineListPage(
+        event=_event(event),
+        made_at=made_at,
+        buyers_may_cancel_until=until if until is not None and made_at < until else None,
+        tickets=tickets,
+        next_cursor=next_cursor,
+    )
 
 
 def scan_answer(kept: KeptScan) -> ScanAnswer:

@@ -26,19 +26,21 @@ export const undo = (nonce) => ask("POST", "v1/tickets/undo", { nonce });
 
 export const sendOffline = (scans) => ask("POST", "v1/tickets/offline-scans", { scans });
 
-/** All pages of the list of an event: its tickets, and when the first page was made. */
+/** All pages of the list of an event: its tickets, when the first page was made, and until when buyers may cancel. */
 export async function readList(eventId) {
   const tickets = [];
   let made = null;
+  let cancelUntil = null;
   let cursor = null;
   do {
     const query = new URLSearchParams({ limit: "200", ...(cursor && { cursor }) });
     const page = await ask("GET", `v1/events/${encodeURIComponent(eventId)}/tickets/offline-list?${query}`);
     tickets.push(...page.tickets);
     made ??= page.made_at;
+    cancelUntil = page.buyers_may_cancel_until;
     cursor = page.next_cursor;
   } while (cursor);
-  return { tickets, made };
+  return { tickets, made, cancelUntil };
 }
 
 async function ask(method, url, body) {

@@ -3,12 +3,13 @@
 import { uuid } from "./api.js";
 import { NoNetwork, Refused, check, doorKey, forgetKey, readList, rememberKey, undo } from "./door-api.js";
 import { startCamera, whyNoCamera } from "./door-camera.js";
-import { canHash, checkOffline, hasList, queue, sendQueue, takeList } from "./door-offline.js";
+import { canHash, checkOffline, hasList, queue, refuseAdmittedHere, sendQueue, takeList } from "./door-offline.js";
 import { byId, el } from "./dom.js";
 import { fillIn, placeName, shortMoment, texts } from "./ticket-language.js";
 
 const EVENT = "earmark.door-event";
 const LAST_MAX = 10;
+const SEND_AGAIN_MS = 15_000;
 const own = texts.door;
 
 let unanswered = null; // a scan whose answer was lost keeps its nonce: the same scan again is counted once
@@ -37,7 +38,8 @@ function begin() {
   byId("undo").addEventListener("click", undoLast);
   byId("take").addEventListener("click", take);
   byId("send").addEventListener("click", send);
-  addEventListener("online", () => doorKey() && send());
+  addEventListener("online", sendWaiting);
+  setInterval(sendWaiting, SEND_AGAIN_MS);
   if (doorKey()) enter();
 }
 
@@ -48,6 +50,7 @@ function enter() {
   byId("door-event").textContent = eventId();
   byId("door-event").hidden = eventId() === "";
   showQueue();
+  sendWaiting();
   byId("code").focus();
 }
 
@@ -67,15 +70,21 @@ async function scan(code) {
   unanswered = { code, nonce };
   byId("result").setAttribute("aria-busy", "true");
   try {
-    show(await check(code, nonce, eventId()), own.admitted);
+    show(refuseAdmittedHere(code, nonce) ?? (await checkOnline(code, nonce)), own.admitted);
     unanswered = null;
-    if (queue().length) send();
   } catch (error) {
     await failed(error, code, nonce);
   }
   byId("result").removeAttribute("aria-busy");
   byId("code").value = "";
   byId("code").focus();
+}
+
+/** What waits is sent first: until then the server does not know whom this door let in. */
+async function checkOnline(code, nonce) {
+  const unsent = await sendWaiting();
+  if (unsent instanceof NoNetwork) throw unsent;
+  return check(code, nonce, eventId());
 }
 
 async function failed(error, code, nonce) {
@@ -167,9 +176,11 @@ async function take() {
   if (!eventId()) return facts(own.needsEvent);
   if (!canHash()) return facts(own.needsHttps);
   try {
-    const { tickets, made } = await readList(eventId());
+    const { tickets, made, cancelUntil } = await readList(eventId());
     takeList(tickets);
     facts(own.taken(tickets.length, shortMoment(made)));
+    byId("cancel-until").hidden = cancelUntil === null;
+    if (cancelUntil) byId("cancel-until").textContent = own.mayCancelUntil(shortMoment(cancelUntil));
   } catch (error) {
     facts(error instanceof Refused ? refusalText(error) : own.serverError);
   }
@@ -185,7 +196,9 @@ function showQueue() {
 
 let sending = null;
 
-/** One at a time: a scan and the network's return may both ask for it. */
+const sendWaiting = () => (doorKey() && queue().length ? send() : null);
+
+/** One at a time: a scan, the network's return and the timer may all ask for it. Returns the error that stopped it. */
 const send = () => (sending ??= sendAll().finally(() => (sending = null)));
 
 async function sendAll() {
@@ -194,9 +207,11 @@ async function sendAll() {
     showQueue();
     if (answered.length) byId("queue-facts").textContent = own.sent(answered.length);
     showConflicts(answered.filter((one) => one.result === "conflict"));
+    return null;
   } catch (error) {
     showQueue();
     if (error instanceof Refused) byId("queue-facts").textContent = refusalText(error);
+    return error;
   }
 }
 

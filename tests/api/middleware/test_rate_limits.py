@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,13 @@ from tests.api.matrix import Ticks
 from earmark.api.app import create_app
 from earmark.api.middleware.rate_limits import (
     FAILURES_BURST,
+    SLOW_LINKS_MAX,
     Buckets,
     RateLimits,
 )
 from earmark.api.middleware.read_and_decode_body import DEPTH_MAX, check_depth, check_encoding
 from earmark.api.middleware.read_forwarded_headers import address_of, is_secure
-from earmark.api.problem_response import WrongMediaType
+from earmark.api.problem_response import TooManyRequests, WrongMediaType
 from earmark.domain.id_types import Buyer
 from earmark.errors import InvalidRequest
 
@@ -173,6 +175,42 @@ async def test_a_header_line_of_the_callers_own_above_the_proxys_is_not_trusted(
             lines = [("X-Forwarded-For", f"198.51.100.{n}"), ("X-Forwarded-For", "203.0.113.7")]
             answer = await guessing.get("/v1/events", headers=[*guessing.headers.multi_items(), *lines])
         assert answer.status_code == 429, "the control is above: what differs in the last place is another address"
+
+
+async def wrong_link(limits: RateLimits, address: str) -> bool:
+    """Looks up a link that is no page's; whether its address is told to wait."""
+    async with limits.look_up_link(address) as look_up:
+        pass
+    return look_up.refused is not None
+
+
+async def test_a_link_that_could_not_be_looked_up_is_not_counted(ticks: Ticks) -> None:
+    """The database was away: no visitor guessed. The control is below: as many wrong links use up the guesses."""
+    limits = RateLimits(timer=ticks)
+    for _ in range(FAILURES_BURST + 1):
+        with pytest.raises(ConnectionError):
+            async with limits.look_up_link("192.0.2.1"):
+                raise ConnectionError
+    assert [await wrong_link(limits, "192.0.2.1") for _ in range(FAILURES_BURST + 1)] == [
+        *[False] * FAILURES_BURST,
+        True,
+    ]
+
+
+async def test_the_wrong_links_of_one_address_hold_up_no_other(ticks: Ticks) -> None:
+    """Each address has a slow lane of its own: a full one refuses, and the next address is looked up meanwhile."""
+    limits = RateLimits(timer=ticks)
+    for address in ("192.0.2.1", "192.0.2.2"):
+        for _ in range(FAILURES_BURST):
+            await wrong_link(limits, address)
+    async with limits.look_up_link("192.0.2.1") as first:
+        assert first.refused is not None
+        waiting = [asyncio.create_task(wrong_link(limits, "192.0.2.1")) for _ in range(SLOW_LINKS_MAX)]
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert [type(task.exception()) for task in done] == [TooManyRequests], "the control: one is too many for it"
+        assert await wrong_link(limits, "192.0.2.2"), "at once"
+    assert len(await asyncio.gather(*set(waiting) - done)) == SLOW_LINKS_MAX - 1
+    assert limits._slow_lanes == {}, "an address that waits for nothing is not kept"
 
 
 async def test_an_address_cannot_become_guest_after_guest(services: Services, event: str, ticks: Ticks) -> None:

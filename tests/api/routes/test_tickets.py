@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -165,6 +166,58 @@ async def test_good_links_are_not_counted(shop: httpx2.AsyncClient, stranger: ht
     assert opened == [200] * 40
 
 
+CROWD = FAILURES_BURST + SLOW_LINKS_MAX + 10
+
+
+async def opened_at_once(
+    shop: httpx2.AsyncClient, stranger: httpx2.AsyncClient, services: Services, event: str, patch: pytest.MonkeyPatch
+) -> set[int]:
+    """The statuses of a crowd at an entrance, behind one address: all links are sent before the first is looked up."""
+    known = of_page(await sold(shop, event, "A1"))
+    limits, all_came, came = services.limits, asyncio.Event(), 0
+    open_page, look_up = services.engine.store.tickets.open_page, limits.look_up_link
+
+    def counted(address: str) -> Any:
+        nonlocal came
+        came += 1
+        if came == CROWD:
+            all_came.set()
+        return look_up(address)
+
+    async def late(secret: str) -> Any:
+        await all_came.wait()
+        return await open_page(secret)
+
+    patch.setattr(limits, "look_up_link", counted)
+    patch.setattr(services.engine.store.tickets, "open_page", late)
+    answers = await asyncio.gather(*(stranger.get(f"/v1/tickets/page/{known}") for _ in range(CROWD)))
+    return {answer.status_code for answer in answers}
+
+
+async def test_a_crowd_of_good_links_behind_one_address_is_not_refused(
+    shop: httpx2.AsyncClient,
+    stranger: httpx2.AsyncClient,
+    services: Services,
+    event: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every page opens, though none was found yet when the last was sent."""
+    assert await opened_at_once(shop, stranger, services, event, monkeypatch) == {200}
+
+
+async def test_control_counted_before_it_is_found_wrong_a_good_link_is_refused(
+    shop: httpx2.AsyncClient,
+    stranger: httpx2.AsyncClient,
+    services: Services,
+    event: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bucket of wrong links is empty before the first answer, and the slow lane full."""
+    wrong_links = services.limits._wrong_links
+    monkeypatch.setattr(wrong_links, "wait", wrong_links.take)
+    assert await opened_at_once(shop, stranger, services, event, monkeypatch) == {200, 429}
+
+
 async def test_a_door_admits_once_and_may_undo(shop: httpx2.AsyncClient, event: str) -> None:
     """The answer has the seat, the event and the time of the first admission."""
     (ticket,) = (await sold(shop, event, "A1"))["tickets"]
@@ -251,6 +304,27 @@ async def test_a_list_for_a_door_has_hashes_only(shop: httpx2.AsyncClient, event
     ]
 
 
+async def test_the_list_for_a_door_says_until_when_buyers_may_cancel(
+    shop: httpx2.AsyncClient, clock: MovableClock
+) -> None:
+    """While they may: null where the event lets none cancel, and from the limit on."""
+    starts = clock.now() + timedelta(hours=2)
+    body = {"id": "gala", "name": "A gala", "currency": "EUR", "starts_at": starts.isoformat()}
+    await shop.post("/v1/events", json=body | {"layout": {"rows": 1, "seats_per_row": 2, "price": 500}})
+
+    async def until() -> str | None:
+        found: str | None = (await shop.get("/v1/events/gala/tickets/offline-list")).json()["buyers_may_cancel_until"]
+        return found
+
+    assert await until() is None
+    await shop.patch("/v1/events/gala", json={"buyer_cancel_until_seconds": 3600})
+    assert datetime.fromisoformat(await until() or "") == starts - timedelta(hours=1)
+    clock.advance(3600 - 1)
+    assert await until() is not None
+    clock.advance(1)
+    assert await until() is None
+
+
 async def test_a_door_sends_back_what_it_admitted_and_is_told_of_double_admissions(
     shop: httpx2.AsyncClient, event: str
 ) -> None:
@@ -282,6 +356,19 @@ async def test_a_door_sends_back_what_it_admitted_and_is_told_of_double_admissio
     paged = await shop.get(f"/v1/events/{event}/tickets/scans?limit=2")
     rest = await shop.get(f"/v1/events/{event}/tickets/scans?cursor={paged.json()['next_cursor']}")
     assert [*paged.json()["scans"], *rest.json()["scans"]] == audit
+
+
+async def test_a_door_is_told_of_its_scan_by_its_own_nonce(shop: httpx2.AsyncClient, event: str) -> None:
+    """Also where the server had refused a scan of this nonce, and the answer was lost: it is a conflict."""
+    (ticket,) = (await sold(shop, event, "A1"))["tickets"]
+    await check(shop, ticket["code"], "1")
+    assert (await check(shop, ticket["code"], "2"))["result"] == "refused"
+    scans = [{"code": ticket["code"], "nonce": "2", "scanned_at": "2030-03-01T18:43:00Z"}]
+    told = (await shop.post("/v1/tickets/offline-scans", json={"scans": scans})).json()
+    assert [(scan["nonce"], scan["result"]) for scan in told["scans"]] == [("2", "conflict")]
+    assert (await shop.post("/v1/tickets/offline-scans", json={"scans": scans})).json() == told
+    audit = (await shop.get(f"/v1/events/{event}/tickets/scans")).json()["scans"]
+    assert [(scan["admitted"], scan["offline"]) for scan in audit] == [(True, False), (False, False), (True, True)]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ FAILURES_PER_SECOND = 1.0
 FAILURES_BURST = 20
 STREAM_RETRY_SECONDS = 1.0
 SLOW_LINKS_MAX = 50
-"""So many links from addresses that sent too many wrong ones wait for their turn to be looked up."""
+"""So many links from one address that sent too many wrong ones wait for their turn to be looked up."""
 
 
 class Buckets:
@@ -71,6 +71,14 @@ class Buckets:
             self._full_at[name] -= self._seconds_each
 
 
+class SlowLane:
+    """The links of one address that sent too many wrong ones: one is looked up, and the others wait."""
+
+    def __init__(self) -> None:
+        self.one = asyncio.Semaphore(1)
+        self.waiting = 0
+
+
 @dataclass(kw_only=True)
 class LinkLookUp:
     """One link that is looked up: whether there is such a page, and how its address is refused if there is none."""
@@ -103,8 +111,7 @@ class RateLimits:
         """Whether `admit` can refuse a key, or a buyer, at all."""
         self._failures = Buckets(per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST, timer=timer)
         self._wrong_links = Buckets(per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST, timer=timer)
-        self._one_slow_link = asyncio.Semaphore(1)
-        self._slow_links = 0
+        self._slow_lanes: dict[str, SlowLane] = {}
 
     def admit(self, principal: Principal) -> None:
         """Count a request of a caller; raise `TooManyRequests` above its limit."""
@@ -148,27 +155,31 @@ class RateLimits:
 
     @asynccontextmanager
     async def look_up_link(self, address: str) -> AsyncIterator[LinkLookUp]:
-        """Around the look-up of a ticket page's link, which counts as a wrong one unless it says that it was found.
+        """Around the look-up of a ticket page's link. It counts as a wrong one when it was looked up and not found.
 
         The links of an address that has sent too many wrong ones are looked up one at a time: so the wrong links of one
-        visitor cost little, and do not close the page of another visitor at the same address.
+        visitor cost little, and do not close the page of another visitor at the same address. A crowd with good links
+        behind one address is not slowed down, nor are other addresses.
         """
-        wait = self._wrong_links.take(address)
+        wait = self._wrong_links.wait(address)
         if not wait:
             look_up = LinkLookUp()
             yield look_up
-            if look_up.found:
-                self._wrong_links.give_back(address)
+            if not look_up.found:
+                self._wrong_links.take(address)
             return
         refused = _too_many("address", FAILURES_PER_SECOND, wait)
-        if self._slow_links >= SLOW_LINKS_MAX:
+        lane = self._slow_lanes.setdefault(address, SlowLane())
+        if lane.waiting >= SLOW_LINKS_MAX:
             raise refused
-        self._slow_links += 1
+        lane.waiting += 1
         try:
-            async with self._one_slow_link:
+            async with lane.one:
                 yield LinkLookUp(refused=refused)
         finally:
-            self._slow_links -= 1
+            lane.waiting -= 1
+            if not lane.waiting:
+                del self._slow_lanes[address]
 
 
 def _buckets(per_second: float, timer: Callable[[], float]) -> Buckets | None:

@@ -71,6 +71,7 @@ ANSWERS: dict[str, Any] = {
     "list_offline_tickets": {
         "event": EVENT,
         "made_at": "2030-03-01T17:00:00Z",
+        "buyers_may_cancel_until": None,
         "tickets": [
             {
                 "hash": "06e1a6f0c1d1b1d7b6f9f2f2a1e4b9c0d3a5e8f7061728394a5b6c7d8e9fa0b1",

@@ -89,12 +89,11 @@ async def offline_list(context: RequestContext) -> ApiResponse:
 async def offline_scans(context: RequestContext, body: schemas.OfflineScansBody) -> ApiResponse:
     """Record whom a door let in without a network, and report double admissions. A repeat records nothing more."""
     # Each in a transaction of its own, so that none waits for another door with many bookings locked.
-    results = [
-        await _scan(context, code=scan.code, nonce=scan.nonce, offline_at=scan.scanned_at)
-        for scan in sorted(body.scans, key=lambda scan: scan.scanned_at)
-    ]
+    sent = sorted(body.scans, key=lambda scan: scan.scanned_at)
+    results = [await _scan(context, code=scan.code, nonce=scan.nonce, offline_at=scan.scanned_at) for scan in sent]
+    answers = [schemas.offline_answer(result, nonce=scan.nonce) for result, scan in zip(results, sent, strict=True)]
     double = sum(result.reason is ScanReason.ALREADY_ADMITTED for result in results)
-    answer = schemas.OfflineScansAnswer(scans=tuple(map(schemas.offline_answer, results)), double_admissions=double)
+    answer = schemas.OfflineScansAnswer(scans=tuple(answers), double_admissions=double)
     return json_response(answer)
 
 

@@ -119,6 +119,7 @@ class StoredTickets:
                 admitted_at=row["admitted_at"],
                 state=State(row["state"]),
                 lines=_lines.decode(row["lines"]),
+                others_inside=row["others_inside"],
             )
             for row in found
         ]
@@ -174,6 +175,12 @@ class StoredTicketSteps:
         """The scan that admitted it."""
         found = await self._transaction.fetch("find_admission", ticket_id)
         return from_row(found[0], Scan) if found else None
+
+    async def count_others_inside(self, ticket: Ticket) -> int:
+        """By the index of a booking's tickets."""
+        of_pool = (ticket.booking_id, ticket.kind.value, ticket.name)
+        found = await self._transaction.fetch("count_others_inside", *of_pool, ticket.id)
+        return int(found[0]["inside"])
 
     async def insert_scan(self, scan: Scan) -> bool:
         """False where its nonce was here before, or its ticket has admitted. One being written is waited for."""

@@ -66,6 +66,8 @@ export default {
     offlineWhy: "Nehmen Sie die Liste einer Veranstaltung mit, solange es Netz gibt. Dann werden Tickets hier geprüft und später zurückgesendet.",
     take: "Liste mitnehmen",
     taken: (tickets, moment) => `${tickets} Tickets, Stand ${moment}`,
+    mayCancelUntil: (moment) =>
+      `Käufer können bis ${moment} gegen Erstattung stornieren, auch wer ohne Netz eingelassen wurde, bis das gesendet ist.`,
     needsEvent: "Geben Sie zuerst die Veranstaltung ein: Die Liste ist für eine Veranstaltung.",
     needsHttps: "Ohne Netz können Tickets nur auf einer Seite geprüft werden, die über HTTPS geöffnet wurde.",
     noNetwork: "Kein Netz, und keine Liste mitgenommen: Dieses Ticket konnte nicht geprüft werden. Bitte noch einmal versuchen.",

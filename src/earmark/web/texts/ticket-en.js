@@ -66,6 +66,8 @@ export default {
     offlineWhy: "Take the list of an event along while there is a network. Then tickets are checked here, and sent back later.",
     take: "Take the list along",
     taken: (tickets, moment) => `${tickets} tickets, as of ${moment}`,
+    mayCancelUntil: (moment) =>
+      `Buyers may cancel until ${moment}, with a refund, also whom you let in without a network, until that is sent.`,
     needsEvent: "Enter the event first: the list is of one event.",
     needsHttps: "Without a network, tickets can be checked only on a page that was opened over HTTPS.",
     noNetwork: "No network, and no list was taken along: this ticket could not be checked. Please try again.",

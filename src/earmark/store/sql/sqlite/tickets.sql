@@ -46,9 +46,14 @@ SELECT id, booking_id, event_id, kind, name, unit, secret, created_at FROM ticke
 
 -- name: list_tickets_of_event
 -- For a door without a network: the tickets of an event behind an id, each with its booking's state and lines, and whether it
--- has admitted.
+-- has admitted. Of a pool's unit also how many others of its booking let a visitor in.
 SELECT t.id, t.booking_id, t.event_id, t.kind, t.name, t.unit, t.secret, t.created_at, s.scanned_at AS admitted_at,
-       b.state, b.lines
+       b.state, b.lines,
+       CASE WHEN t.kind = 'pool' THEN (
+           SELECT count(DISTINCT o.id) FROM tickets o
+             JOIN ticket_scans i ON i.ticket_id = o.id AND i.admitted AND i.undone_at IS NULL
+            WHERE o.booking_id = t.booking_id AND o.kind = t.kind AND o.name = t.name AND o.id <> t.id)
+       ELSE 0 END AS others_inside
   FROM tickets t
   JOIN bookings b ON b.id = t.booking_id
   LEFT JOIN ticket_scans s ON s.ticket_id = t.id AND s.admitted AND s.reason IS NULL AND s.undone_at IS NULL
@@ -63,6 +68,13 @@ SELECT id, caller, nonce, mode, code_hash, ticket_id, event_id, admitted, reason
 -- The scan that admitted this ticket, unless it was undone.
 SELECT id, caller, nonce, mode, code_hash, ticket_id, event_id, admitted, reason, offline, scanned_at, received_at, undone_at
   FROM ticket_scans WHERE ticket_id = ?1 AND admitted AND reason IS NULL AND undone_at IS NULL LIMIT 1;
+
+-- name: count_others_inside
+-- Of a pool's units in a booking those, but for this one, that let a visitor in and were not undone, cancelled units too. Read
+-- after the booking is locked, which every scan of it does.
+SELECT count(DISTINCT t.id) AS inside FROM tickets t
+  JOIN ticket_scans s ON s.ticket_id = t.id AND s.admitted AND s.undone_at IS NULL
+ WHERE t.booking_id = ?1 AND t.kind = ?2 AND t.name = ?3 AND t.id <> ?4;
 
 -- name: insert_scan
 -- The one guarded write. No row written means that this nonce was here before, or that the ticket has admitted meanwhile.
