@@ -94,7 +94,12 @@ async def test_a_hold_that_has_lapsed_gets_none(shop: httpx2.AsyncClient, event:
     [
         ({"name": ""}, "name"),
         ({"name": "   "}, "name"),
-        ({"name": "a" * 201}, "name"),
+        ({"name": "a" * 101}, "name"),
+        ({"name": "You won: http://evil.example"}, "name"),
+        ({"name": "Claim it at WWW.evil.example"}, "name"),
+        ({"name": "http\uff1a\uff0f\uff0fevil.example"}, "name"),
+        ({"name": "Ann\u2028Lee"}, "name"),
+        ({"name": "Ann\x0bLee"}, "name"),
         ({"name": "Ann\r\nBcc: x@example.com"}, "name"),
         ({"name": "Ann\x85Lee"}, "name"),
         ({"name": "Ann\u202eLee"}, "name"),
