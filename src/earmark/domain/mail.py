@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 TRIES_MAX = 20
 """With the pauses between, about two and a half days."""
+KEPT_SECONDS = 7 * 86_400.0
+"""How long a mail that has ended is kept."""
 WAIT_SECONDS_FIRST = 30.0
 WAIT_SECONDS_MAX = 6 * 3_600.0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -51,6 +52,16 @@ class MailBacklog(msgspec.Struct, frozen=True, kw_only=True):
     """Those that are still kept."""
 
 
+class ContactSave(StrEnum):
+    """What became of a contact that was to be kept."""
+
+    KEPT = "kept"
+    BOOKING_MOVED = "booking_moved"
+    """The booking is not this buyer's any more, or not active."""
+    ADDRESS_STAYS = "address_stays"
+    """A mail about the booking waits or was sent, and the address would be another."""
+
+
 class Contacts(Protocol):
     """Where the contacts of bookings are kept."""
 
@@ -58,11 +69,13 @@ class Contacts(Protocol):
         """The contact of a booking; None when it has none."""
         ...
 
-    async def save(self, contact: Contact, *, buyer: Buyer, queue: bool, again: bool) -> bool:
-        """Keep it as the booking's contact, if the booking is still this buyer's and still active; else False.
+    async def save(self, contact: Contact, *, buyer: Buyer, queue: bool, by_shop: bool) -> ContactSave:
+        """Keep it as the booking's contact, if the booking is still this buyer's and still active.
+
+        Once a mail was queued only the shop changes the address; with `queue` not set there are no mails.
 
         With `queue`, the mail about a confirmation that came first is queued in the same transaction, once. One that
-        failed or was skipped is queued again; with `again` also one that was sent, where the address is another now.
+        failed or was skipped is queued again; for the shop also one that was sent, where the address is another now.
         """
         ...
 

@@ -9,8 +9,8 @@ import msgspec
 
 from earmark.domain.contact import Contact
 from earmark.domain.id_types import EntryId
-from earmark.domain.mail import Mail, MailKind, mail_id_of, mail_of
-from earmark.engine.ports.contacts_and_mails import MailBacklog, MailLease
+from earmark.domain.mail import KEPT_SECONDS, Mail, MailKind, mail_id_of, mail_of
+from earmark.engine.ports.contacts_and_mails import ContactSave, MailBacklog, MailLease
 from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX, execute_alone, from_row
 
 if TYPE_CHECKING:
@@ -34,20 +34,23 @@ class StoredContacts:
         found = await self._store.read_rows("read_contact", booking_id)
         return from_row(found[0], Contact) if found else None
 
-    async def save(self, contact: Contact, *, buyer: Buyer, queue: bool, again: bool) -> bool:
+    async def save(self, contact: Contact, *, buyer: Buyer, queue: bool, by_shop: bool) -> ContactSave:
         """Under a lock of the booking: an erasure of the buyer comes before it, and finds no booking, or after it."""
         c = contact
 
-        async def work(transaction: StatementTransaction) -> bool:
+        async def work(transaction: StatementTransaction) -> ContactSave:
             now = (await transaction.begin([])).now
             if not await transaction.fetch("lock_booking_of_contact", c.booking_id, buyer, now):
-                return False
+                return ContactSave.BOOKING_MOVED
             before = await transaction.fetch("read_contact", c.booking_id)
+            moved = bool(before) and before[0]["email"] != c.email
+            kept_since = now - timedelta(seconds=KEPT_SECONDS)
+            if moved and queue and not by_shop and await transaction.fetch("find_mailed", c.booking_id, kept_since):
+                return ContactSave.ADDRESS_STAYS
             changed = await transaction.execute("save_contact", c.booking_id, c.name, c.email, c.language, now)
             if changed and queue:
-                moved = bool(before) and before[0]["email"] != c.email
-                await _queue_confirmation(transaction, c.booking_id, again=again and moved, now=now)
-            return True
+                await _queue_confirmation(transaction, c.booking_id, again=by_shop and moved, now=now)
+            return ContactSave.KEPT
 
         return await self._store.transact(work, within=SECONDS_MAX)
 

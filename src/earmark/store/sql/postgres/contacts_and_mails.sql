@@ -11,6 +11,13 @@ SELECT id FROM bookings
  WHERE id = $1 AND buyer = $2 AND (state IN ('paying', 'confirmed') OR (state = 'held' AND expires_at > $3))
    FOR SHARE;
 
+-- name: find_mailed
+-- Whether a mail about the booking waits or was sent; or may have been, so long ago that it is not kept any more.
+SELECT id FROM mails WHERE booking_id = $1 AND state IN ('pending', 'sent')
+ UNION ALL
+SELECT id FROM bookings WHERE id = $1 AND confirmed_at < $2::timestamptz
+ LIMIT 1;
+
 -- name: save_contact
 -- No row changed means that it was the same.
 INSERT INTO booking_contacts AS c (booking_id, name, email, language, created_at, changed_at)
