@@ -443,6 +443,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, About("whom mails come from: `shop@example.com`, or `The Shop <shop@example.com>`")
     ] = None
     mail_timezone: Annotated[str, About("the time zone of the moments in mails, such as `Europe/Berlin`")] = "UTC"
+    mail_test_events: Annotated[
+        bool,
+        About(
+            "whether mails about bookings of test events are sent, too: such a booking costs nothing, so a guest could "
+            "have mails sent to strangers"
+        ),
+    ] = False
     public_url: Annotated[str | None, About("where buyers reach this shop, for the links in mails")] = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from earmark.domain.contact import check_email, check_name, email_flaw
+from earmark.domain.contact import check_email, check_name, email_flaw, name_flaw
 from earmark.errors import InvalidRequest
 
 
@@ -52,7 +52,7 @@ def test_what_is_no_address_is_refused_without_repeating_it(email: str) -> None:
 )
 def test_a_name_that_people_have_is_taken(name: str) -> None:
     """Of any script, with the punctuation of names."""
-    check_name(name)
+    assert name_flaw(name) is None
 
 
 @pytest.mark.parametrize(

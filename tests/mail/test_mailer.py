@@ -154,11 +154,27 @@ async def test_a_refund_is_told_when_the_gateway_has_made_it(
     await shop.pay(held.id, method="pm_card_visa")
     await shop.refund(held.id, amount=1250)
     await relay(store, mail=True)
-    async with mailer(store, sink) as own:
+    async with mailer(store, sink, settings={"mail_test_events": True}) as own:
         await send_all(own)
     await shop.payment_service.close()
     assert [mail["Subject"] for mail in sink.mails] == ["[test] Your booking: A play", "[test] Refund: A play"]
     assert "we have refunded EUR 12.50 for A play" in text_of(sink, 1)
+
+
+@pytest.mark.parametrize("test_events", [True, False])
+async def test_mails_about_test_events_are_sent_only_where_the_shop_says_so(
+    store: Store, ids: Uuid7Ids, sink: SmtpSink, *, test_events: bool
+) -> None:
+    """A test booking costs nothing: a guest could have any number of mails sent to strangers, as the control shows."""
+    shop = Earmark(Engine(store, ids=ids), mode="test")
+    await shop.create_event(PLAY, name="A play", currency="EUR", seats={"A1": 1}, pools={"GA": (9, 1)})
+    sold = await sell(shop, email="stranger@example.com")
+    await shop.cancel(sold.id)
+    await relay(store, mail=True)
+    async with mailer(store, sink, settings={"mail_test_events": test_events}) as own:
+        await send_all(own)
+    assert [mail["Subject"] for mail in sink.mails] == (["[test] Cancelled: A play"] if test_events else [])
+    assert await counts(store) == (0, 0)
 
 
 @pytest.mark.parametrize("answers", [{"RCPT": "451 busy"}, {"END": "452 no room"}, {"DATA": "421 goodbye"}])

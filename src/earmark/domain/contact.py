@@ -46,13 +46,20 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no name of a person: only spaces, or a link."""
+    """Refuse what is no name of a person."""
+    if why := name_flaw(name):
+        raise InvalidRequest.at("name", why)
+
+
+def name_flaw(name: str) -> str | None:
+    """Why this is no name of a person: only spaces, or a link; None where it may be one."""
     if not name.strip():
-        raise InvalidRequest.at("name", "must have more than spaces")
+        return "must have more than spaces"
     # Letters of full width and capitals read the same.
     plain = unicodedata.normalize("NFKC", name).casefold()
     if any(mark in plain for mark in LINK_MARKS):
-        raise InvalidRequest.at("name", "must be a person's name, without :// and www.")
+        return "must be a person's name, without :// and www."
+    return None
 
 
 def check_email(email: str) -> None:
