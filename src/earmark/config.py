@@ -443,6 +443,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None, About("whom mails come from: `shop@example.com`, or `The Shop <shop@example.com>`")
     ] = None
     mail_timezone: Annotated[str, About("the time zone of the moments in mails, such as `Europe/Berlin`")] = "UTC"
+    mail_test_events: Annotated[
+        bool,
+        About(
+            "whether mails about bookings of test events are sent, too: such a booking costs nothing, so a guest could "
+            "have mails sent to strangers"
+        ),
+    ] = False
+    mails_per_recipient_max: Annotated[
+        int,
+        About("how many mails one address is sent within 24 hours; what is above is skipped", least=1, most=1_000_000),
+    ] = 20
+    mails_per_buyer_max: Annotated[
+        int,
+        About(
+            "how many mails are sent within 24 hours about one buyer's bookings; raise it where the shop sells many "
+            "under one name",
+            least=1,
+            most=1_000_000,
+        ),
+    ] = 50
     public_url: Annotated[str | None, About("where buyers reach this shop, for the links in mails")] = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from earmark.domain.contact import check_email, email_flaw
+from earmark.domain.contact import check_email, check_name, email_flaw, name_flaw
 from earmark.errors import InvalidRequest
 
 
@@ -45,3 +45,22 @@ def test_what_is_no_address_is_refused_without_repeating_it(email: str) -> None:
     (error,) = refused.value.errors
     assert error["path"] == "email"
     assert not email.strip("@ ") or email not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["Ann Lee", "J.R. Smith", "Dr. www Lee", "\u5f20\u4f1f", "Ann: Lee", "O'Hara-Lee, ann@example.com"]
+)
+def test_a_name_that_people_have_is_taken(name: str) -> None:
+    """Of any script, with the punctuation of names."""
+    assert name_flaw(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "  ", "see http://evil.example", "HTTPS://x", "WwW.evil.example", "\uff57\uff57\uff57.evil", "a\uff1a//b"],
+)
+def test_a_name_with_a_link_is_refused(name: str) -> None:
+    """Mails greet by name, and a guest may name any address: else they would carry the guest's link to strangers."""
+    with pytest.raises(InvalidRequest) as refused:
+        check_name(name)
+    assert refused.value.errors[0]["path"] == "name"

@@ -15,6 +15,8 @@ from tests.webhooks.conftest import relay
 from earmark.domain.contact import Contact
 from earmark.domain.id_types import BookingId, Buyer
 from earmark.domain.live_or_test_mode import Mode
+from earmark.domain.mail_limits import buyer_hash, recipient_hash
+from earmark.engine.ports.contacts_and_mails import ContactSave
 from earmark.engine.ports.store import BookingFilter
 from earmark.store import load_named_sql
 from earmark.store.both_databases.replace_buyer_name_in_texts import KEPT_FIELDS
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from .conftest import ShopApi
 
 CONTACT = {"name": "Ann Lee", "email": ANN}
+MAILED = {"mail_test_events": True}
 PATIENCE_SECONDS = 30.0
 WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted) FROM pg_sleep(0.01)"
 
@@ -54,7 +57,7 @@ async def test_nothing_is_sent_to_an_erased_buyer(place: Place) -> None:
     assert (done.changed["contacts"], done.changed["unsent mails"]) == (1, 1)
     assert await place.store.contacts.read(BookingId(uuid.UUID(own))) is None
     assert await place.store.contacts.read(BookingId(uuid.UUID(other))) is not None
-    async with smtp_sink() as sink, mailer(place.store, sink) as worker:
+    async with smtp_sink() as sink, mailer(place.store, sink, settings=MAILED) as worker:
         await send_all(worker)
         assert [mail["To"].addresses[0].display_name for mail in sink.mails] == ["bob"]
 
@@ -69,7 +72,7 @@ async def test_a_mail_that_was_queued_behind_the_erasure_is_skipped(place: Place
     columns = "(id, booking_id, entry_id, kind, created_at, due_at)"
     row = f"('{mail}', '{booking}', '{mail}', 'confirmed', {number}, {number})"
     await place.run(f"INSERT INTO mails {columns} VALUES {row}")
-    async with smtp_sink() as sink, mailer(place.store, sink) as worker:
+    async with smtp_sink() as sink, mailer(place.store, sink, settings=MAILED) as worker:
         await send_all(worker)
         assert sink.connections == 0
     assert (await place.store.mails.backlog(limit=9)).pending == 0
@@ -84,15 +87,18 @@ async def test_a_dry_run_counts_contacts_and_keeps_them(place: Place, named: Sho
 
 
 async def test_a_mail_that_was_sent_stays_without_a_name(place: Place) -> None:
-    """It counts what was sent, and nothing of the buyer is in it."""
+    """It counts what was sent, and nothing of the buyer is in it: no hash either, which a known name would match."""
     await sell(place)
-    async with smtp_sink() as sink, mailer(place.store, sink) as worker:
+    async with smtp_sink() as sink, mailer(place.store, sink, settings=MAILED) as worker:
         await send_all(worker)
         assert len(sink.mails) == 1
+    hashes = (recipient_hash(Mode.TEST, ANN), buyer_hash(Mode.TEST, Buyer(ANN)))
+    assert all([await place.mentions(one) for one in hashes]), "the control: before, they are there"
     place.clock.advance(2 * HOURS)
     done = await place.erase()
     assert (done.changed["contacts"], done.changed["unsent mails"]) == (1, 0)
     assert await place.mentions() == []
+    assert [await place.mentions(one) for one in hashes] == [[], []]
 
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
@@ -121,15 +127,15 @@ async def test_a_contact_that_is_set_during_the_erasure_does_not_outlive_it(
         await connection.fetch(sql["erase_buyer"], ANN, "erased-x", place.clock.offset, list(KEPT_FIELDS))
         await connection.fetch(sql["erase_contacts"], "erased-x")
         contact = Contact(booking_id=BookingId(uuid.UUID(held["id"])), name="Ann Lee", email=ANN)
-        setting = asyncio.create_task(place.store.contacts.save(contact, buyer=Buyer(ANN), queue=False, again=False))
+        setting = asyncio.create_task(place.store.contacts.save(contact, buyer=Buyer(ANN), queue=False, by_shop=False))
         if guarded:
             await blocked(connection)
         else:
-            assert await setting
+            assert await setting is ContactSave.KEPT
         await erasing.commit()
     finally:
         await connection.close()
-    assert await setting is not guarded
+    assert await setting is (ContactSave.BOOKING_MOVED if guarded else ContactSave.KEPT)
     kept = await place.store.contacts.read(contact.booking_id)
     assert (kept is None) is guarded
     (booking,) = (await place.store.list_bookings(BookingFilter(mode=Mode.TEST, limit=9)))[1]

@@ -92,7 +92,9 @@ def mailer_to(
 ) -> Mailer:
     """A mailer of a shop that sends through this URL."""
     own = Settings(smtp_url=url, **({"mail_from": "The Shop <shop@shop.example>"} | (settings or {})))
-    composer = MailComposer(store, sender_for(own), ticket_link=ticket_link or ticket_link_for(own, store))
+    composer = MailComposer(
+        store, sender_for(own), ticket_link=ticket_link or ticket_link_for(own, store), test_events=own.mail_test_events
+    )
     sender = SmtpSender(smtp_server_from_url.parse(url), step_seconds=seconds, session_seconds=seconds, tls=tls)
     timing: dict[str, Any] = {"interval_seconds_max": 0.05, "chance": lambda: 1.0}
     return Mailer(store.mails, composer, sender, **timing | knobs)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from tests.webhooks.conftest import relay
 
+from earmark.domain.contact import Contact
+from earmark.domain.id_types import BookingId
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.mail import TRIES_MAX
+from earmark.engine.commands_and_results import Actor
 from earmark.engine.engine import Engine
+from earmark.engine.set_booking_contact import set_contact
+from earmark.errors import InvalidRequest
 from earmark.library import Earmark
 from earmark.mail import compose_mail
 from earmark.payments.choose_gateway_and_pay import PaymentService
@@ -147,11 +154,27 @@ async def test_a_refund_is_told_when_the_gateway_has_made_it(
     await shop.pay(held.id, method="pm_card_visa")
     await shop.refund(held.id, amount=1250)
     await relay(store, mail=True)
-    async with mailer(store, sink) as own:
+    async with mailer(store, sink, settings={"mail_test_events": True}) as own:
         await send_all(own)
     await shop.payment_service.close()
     assert [mail["Subject"] for mail in sink.mails] == ["[test] Your booking: A play", "[test] Refund: A play"]
     assert "we have refunded EUR 12.50 for A play" in text_of(sink, 1)
+
+
+@pytest.mark.parametrize("test_events", [True, False])
+async def test_mails_about_test_events_are_sent_only_where_the_shop_says_so(
+    store: Store, ids: Uuid7Ids, sink: SmtpSink, *, test_events: bool
+) -> None:
+    """A test booking costs nothing: a guest could have any number of mails sent to strangers, as the control shows."""
+    shop = Earmark(Engine(store, ids=ids), mode="test")
+    await shop.create_event(PLAY, name="A play", currency="EUR", seats={"A1": 1}, pools={"GA": (9, 1)})
+    sold = await sell(shop, email="stranger@example.com")
+    await shop.cancel(sold.id)
+    await relay(store, mail=True)
+    async with mailer(store, sink, settings={"mail_test_events": test_events}) as own:
+        await send_all(own)
+    assert [mail["Subject"] for mail in sink.mails] == (["[test] Cancelled: A play"] if test_events else [])
+    assert await counts(store) == (0, 0)
 
 
 @pytest.mark.parametrize("answers", [{"RCPT": "451 busy"}, {"END": "452 no room"}, {"DATA": "421 goodbye"}])
@@ -333,16 +356,64 @@ async def test_a_corrected_address_gets_what_could_not_be_sent(shop: Earmark, si
 
 
 async def test_only_the_shop_has_a_mail_sent_to_one_address_after_the_other(shop: Earmark, sink: SmtpSink) -> None:
-    """A buyer could else send mails to strangers for as long as there are addresses."""
+    """A buyer could else send mails to strangers for as long as there are addresses: also while a mail waits."""
     sold = await sell(shop)
+    stranger = {"email": "stranger@example.com", "buyer": "ann"}
     async with mailer(shop.engine.store, sink) as own:
+        with pytest.raises(InvalidRequest, match="cannot be changed any more"):
+            await set_late_contact(shop, sold.id, **stranger)
         await send_all(own)
-        await set_late_contact(shop, sold.id, email="stranger@example.com", buyer="ann")
+        with pytest.raises(InvalidRequest, match="cannot be changed any more"):
+            await set_late_contact(shop, sold.id, **stranger)
+        await set_late_contact(shop, sold.id, buyer="ann")
+        await shop.cancel(sold.id, pools={"GA": 1})
+        await relay(shop.engine.store, mail=True)
         await send_all(own)
-        assert len(sink.mails) == 1
+        assert [mail["To"] for mail in sink.mails] == [f"Ann Lee <{ANN}>"] * 2
+        sink.mails.pop()
         await set_late_contact(shop, sold.id, email="right@example.com")
         await send_all(own)
     assert [mail["To"] for mail in sink.mails][1:] == ["Ann Lee <right@example.com>"]
+
+
+async def test_the_address_stays_when_the_mail_is_not_kept_any_more(
+    shop: Earmark, sink: SmtpSink, clock: MovableClock
+) -> None:
+    """The janitor removes mails after a week: a partial cancellation could else tell another stranger each week."""
+    sold = await sell(shop)
+    store = shop.engine.store
+    async with mailer(store, sink) as own:
+        await send_all(own)
+    clock.advance(MAILS_SECONDS + 1)
+    assert (await Janitor(store, clock=clock).tidy())[0]["mails"] == 1
+    with pytest.raises(InvalidRequest, match="cannot be changed any more"):
+        await set_late_contact(shop, sold.id, email="stranger@example.com", buyer="ann")
+
+
+async def test_partial_cancellations_would_reach_a_stranger_each_without_the_rule(
+    shop: Earmark, sink: SmtpSink
+) -> None:
+    """The control: the shop, which the rule does not bind, moves the address, and each address is mailed."""
+    sold = await sell(shop, email="s1@example.com")
+    async with mailer(shop.engine.store, sink) as own:
+        await send_all(own)
+        await set_late_contact(shop, sold.id, email="s2@example.com")
+        await shop.cancel(sold.id, pools={"GA": 1})
+        await relay(shop.engine.store, mail=True)
+        await send_all(own)
+    assert {mail["To"].addresses[0].addr_spec for mail in sink.mails} == {"s1@example.com", "s2@example.com"}
+
+
+async def test_a_link_in_a_name_would_be_in_the_mail(shop: Earmark, sink: SmtpSink) -> None:
+    """The control of the rule for names: a name that was not checked is in the first line of the mail."""
+    sold = await sell(shop, email=None)
+    contact = Contact(booking_id=BookingId(UUID(sold.id)), name="You won: http://evil.example", email=ANN)
+    await set_contact(shop.engine.store, contact, actor=Actor(name="test", mode=Mode.LIVE), mail=True)
+    async with mailer(shop.engine.store, sink) as own:
+        await send_all(own)
+    assert "Hello You won: http://evil.example," in text_of(sink)
+    with pytest.raises(InvalidRequest):
+        await shop.set_contact(sold.id, name=contact.name, email=ANN)
 
 
 async def test_a_mail_that_cannot_be_written_does_not_stop_the_others(

@@ -53,6 +53,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     guests: bool
     mail: bool = False
     """Whether mails are sent, so that a contact which comes after the confirmation queues one."""
+    mail_test_events: bool = False
+    """Whether mails are sent about bookings of test events, too."""
     seat_map_cache: SeatMapCache
     payments: PaymentService
     locks: Locks | None = None
@@ -133,6 +135,7 @@ def _services(runtime: Runtime, *, metrics: Metrics, tracing: Tracing | None) ->
         clock=clock,
         guests=settings.guests,
         mail=settings.smtp_url is not None,
+        mail_test_events=settings.mail_test_events,
         seat_map_cache=SeatMapCache(engine, clock=clock, render=render_map, seconds_max=settings.map_cache_seconds),
         payments=runtime.payments,
         locks=runtime.locks,

@@ -1,5 +1,7 @@
 """A booking's contact: the buyer's name, e-mail address and language, and what each of them may be.
 
+A name stands in mails that a guest can have sent: it has no link, and no room for a message.
+
 The address is kept as it was typed. It is checked for what can go into a mail's header and to a mail server, and not
 for whether a mailbox exists: only a mail shows that.
 """
@@ -7,6 +9,7 @@ for whether a mailbox exists: only a mail shows that.
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +27,9 @@ LANGUAGE_DEFAULT = "en"
 EMAIL_LENGTH_MAX = 254
 """RFC 5321: a path of 256 characters has two angle brackets."""
 LOCAL_LENGTH_MAX = 64
+NAME_LENGTH_MAX = 100
+LINK_MARKS = ("://", "www.")
+"""What mail programs make a link of."""
 
 _FORBIDDEN = re.compile(r'[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff()<>\[\]:;,"\\@]')
 """What would end or begin another part of a header or of an SMTP command, and white space."""
@@ -37,6 +43,23 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     email: str
     language: str = LANGUAGE_DEFAULT
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no name of a person."""
+    if why := name_flaw(name):
+        raise InvalidRequest.at("name", why)
+
+
+def name_flaw(name: str) -> str | None:
+    """Why this is no name of a person: only spaces, or a link; None where it may be one."""
+    if not name.strip():
+        return "must have more than spaces"
+    # Letters of full width and capitals read the same.
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    if any(mark in plain for mark in LINK_MARKS):
+        return "must be a person's name, without :// and www."
+    return None
 
 
 def check_email(email: str) -> None:

@@ -20,6 +20,7 @@ import msgspec
 
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId, EntryId, MailId
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.webhook_messages import REFUND_MADE, type_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 TRIES_MAX = 20
 """With the pauses between, about two and a half days."""
+KEPT_SECONDS = 7 * 86_400.0
+"""How long a mail that has ended is kept."""
 WAIT_SECONDS_FIRST = 30.0
 WAIT_SECONDS_MAX = 6 * 3_600.0
 
@@ -91,6 +94,14 @@ def mail_of(entry: Entry) -> Mail | None:
 def is_outdated(kind: MailKind, booking: Booking) -> bool:
     """Whether the booking has moved on, so that the mail would say what is not so any more."""
     return kind in {MailKind.CONFIRMED, MailKind.REDUCED} and booking.state is not State.CONFIRMED
+
+
+def is_mailed(mode: Mode, *, mail: bool, test_events: bool) -> bool:
+    """Whether mails about bookings of this mode are sent, where `mail` says that there is a mail server.
+
+    A test booking costs nothing: where guests can make one, they could have mails sent to strangers without end.
+    """
+    return mail and (mode is Mode.LIVE or test_events)
 
 
 def next_try(tries: int, *, now: datetime, chance: float) -> datetime | None:

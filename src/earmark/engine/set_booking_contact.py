@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from earmark.domain.contact import check_contact_allowed
-from earmark.errors import BookingUnknown, ContactUnknown, RowBusy
+from earmark.engine.ports.contacts_and_mails import ContactSave
+from earmark.errors import BookingUnknown, ContactUnknown, InvalidRequest, RowBusy
 
 if TYPE_CHECKING:
     from earmark.domain.contact import Contact
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from earmark.engine.commands_and_results import Actor
     from earmark.engine.ports.store import Store
 
+ADDRESS_STAYS = "cannot be changed any more, as a mail about this booking is on its way; ask the shop to change it"
 TRIES = 3
 """How often a booking that moved between the look and the write is judged again."""
 
@@ -24,15 +26,19 @@ TRIES = 3
 async def set_contact(store: Store, contact: Contact, *, actor: Actor, mail: bool) -> Contact:
     """Keep the contact, in place of one before it. With `mail`, the mail about an earlier confirmation is queued.
 
-    A buyer who corrects an address gets a mail that could not be sent; only the shop has one sent twice, so that no
-    buyer can have mails sent to one address after the other.
+    A buyer who corrects an address gets a mail that could not be sent. Once a mail waits or was sent, only the shop
+    changes the address: else a buyer could have mails sent to one stranger after the other, one at each partial
+    cancellation.
     """
     for _ in range(TRIES):
         now, booking = await store.read_booking(contact.booking_id)
         if booking is None or not actor.may_see(booking):
             raise BookingUnknown(booking_id=str(contact.booking_id))
         check_contact_allowed(booking, now=now)
-        if await store.contacts.save(contact, buyer=booking.buyer, queue=mail, again=actor.buyer is None):
+        saved = await store.contacts.save(contact, buyer=booking.buyer, queue=mail, by_shop=actor.buyer is None)
+        if saved is ContactSave.ADDRESS_STAYS:
+            raise InvalidRequest.at("email", ADDRESS_STAYS)
+        if saved is ContactSave.KEPT:
             return contact
     raise RowBusy(because="the booking changes too often to set its contact")
 

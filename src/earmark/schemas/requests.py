@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from earmark.domain.bookable_event import OnDecline
 from earmark.domain.booking import LINES_MAX
-from earmark.domain.contact import EMAIL_LENGTH_MAX
+from earmark.domain.contact import EMAIL_LENGTH_MAX, NAME_LENGTH_MAX
 from earmark.domain.default_limits_for_all_events import TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from earmark.domain.money import AMOUNT_MAX
 from earmark.domain.payment import Capture
@@ -41,7 +41,9 @@ Id = Annotated[str, Meta(pattern=_ID, min_length=1, max_length=64, description="
 EventIdText = Annotated[str, Meta(pattern=r"^\w[\w.:-]*$(?!\n)", min_length=1, max_length=64)]
 Name = Annotated[str, Meta(pattern=_TEXT, min_length=1, max_length=200)]
 Who = Annotated[str, Meta(pattern=_WHO, min_length=1, max_length=128, description="the buyer, as the shop knows them")]
-PersonName = Annotated[str, Meta(pattern=_PERSON, min_length=1, max_length=200, description="in any script")]
+PersonName = Annotated[
+    str, Meta(pattern=_PERSON, min_length=1, max_length=NAME_LENGTH_MAX, description="in any script; no link")
+]
 Language = Annotated[str, Meta(pattern=_LANGUAGE, max_length=35, description="a language tag, such as de or en-GB")]
 Label = Annotated[str, Meta(pattern=_TEXT, min_length=1, max_length=64, description="a name to display")]
 Reference = Annotated[str, Meta(pattern=_WHO, min_length=1, max_length=255)]
@@ -222,7 +224,7 @@ class PayBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ContactBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whom mails about a booking go to. The address is checked further: see `domain/contact.py`."""
+    """Whom mails about a booking go to. Name and address are checked further: see `domain/contact.py`."""
 
     name: PersonName
     email: Annotated[str, Meta(min_length=3, max_length=EMAIL_LENGTH_MAX, description="an e-mail address")]

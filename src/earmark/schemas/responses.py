@@ -94,6 +94,8 @@ class Contact(Struct, frozen=True, kw_only=True):
     name: str
     email: str
     language: str
+    mailed: bool | UnsetType = UNSET
+    """Whether this server sends mails about the booking. Not in what the library returns, which sends none itself."""
 
 
 class Payment(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import msgspec
 from earmark.domain.bookable_event import Event
 from earmark.domain.booking_state_machine import State
 from earmark.domain.choose_best_seats import Wish
-from earmark.domain.contact import LANGUAGE_DEFAULT, Contact, check_email
+from earmark.domain.contact import LANGUAGE_DEFAULT, Contact, check_email, check_name
 from earmark.domain.detect_card_numbers import check_payment_method
 from earmark.domain.id_types import BookingId, EventId, PoolId, SeatId
 from earmark.domain.money import AMOUNT_MAX, is_currency
@@ -125,9 +125,8 @@ def confirm(body: requests.ConfirmBody, *, booking_id: BookingId, **common: Unpa
 
 
 def contact(body: requests.ContactBody, *, booking_id: BookingId) -> Contact:
-    """A contact, with its address checked and kept as it was typed."""
-    if not body.name.strip():
-        raise InvalidRequest.at("name", "must have more than spaces")
+    """A contact, with its name and address checked and kept as they were typed."""
+    check_name(body.name)
     check_email(body.email)
     return Contact(booking_id=booking_id, name=body.name, email=body.email, language=body.language or LANGUAGE_DEFAULT)
 

@@ -72,10 +72,14 @@ def buyers_booking_value(booking: Booking, now: datetime, *, until: datetime | N
     return msgspec.structs.replace(booking_value(booking, now), cancellable_until=until)
 
 
-def contact_value(contact: Contact) -> responses.Contact:
-    """The response value of a contact."""
+def contact_value(contact: Contact, *, mailed: bool | msgspec.UnsetType = msgspec.UNSET) -> responses.Contact:
+    """The response value of a contact, with whether mails go to it where that is known."""
     return responses.Contact(
-        booking_id=str(contact.booking_id), name=contact.name, email=contact.email, language=contact.language
+        booking_id=str(contact.booking_id),
+        name=contact.name,
+        email=contact.email,
+        language=contact.language,
+        mailed=mailed,
     )
 
 

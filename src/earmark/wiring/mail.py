@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId
-from earmark.domain.mail import MailKind, is_outdated
+from earmark.domain.mail import MailKind, is_mailed, is_outdated
+from earmark.domain.mail_limits import MailLimits
 from earmark.engine.commands_and_results import Actor
 from earmark.errors import Refusal, SetupError
 from earmark.mail import smtp_server_from_url
@@ -56,8 +57,15 @@ def mailer_for(settings: Settings, store: Store, *, tls: ssl.SSLContext | None =
     if settings.smtp_url is None:
         return None
     server = smtp_server_from_url.parse(settings.smtp_url)
-    composer = MailComposer(store, sender_for(settings), ticket_link=ticket_link_for(settings, store))
-    return Mailer(store.mails, composer, SmtpSender(server, tls=tls))
+    composer = composer_for(settings, store)
+    limits = MailLimits(per_recipient=settings.mails_per_recipient_max, per_buyer=settings.mails_per_buyer_max)
+    return Mailer(store.mails, composer, SmtpSender(server, tls=tls), limits=limits)
+
+
+def composer_for(settings: Settings, store: Store) -> MailComposer:
+    """What writes the mails of a shop."""
+    ticket_link, test_events = ticket_link_for(settings, store), settings.mail_test_events
+    return MailComposer(store, sender_for(settings), ticket_link=ticket_link, test_events=test_events)
 
 
 def sender_for(settings: Settings) -> Sender:
@@ -85,8 +93,9 @@ def _zone(name: str) -> tzinfo:
 class MailComposer:
     """Reads what a mail is about when it is sent: a contact that was erased meanwhile gets none."""
 
-    def __init__(self, store: Store, sender: Sender, *, ticket_link: TicketLink) -> None:
+    def __init__(self, store: Store, sender: Sender, *, ticket_link: TicketLink, test_events: bool = False) -> None:
         self._store = store
+        self._test_events = test_events
         self._sender = sender
         self._ticket_link = ticket_link
 
@@ -99,6 +108,8 @@ class MailComposer:
         event = await self._store.read_event(booking.event_id) if booking else None
         if booking is None or event is None or is_outdated(mail.kind, booking):
             return "outdated"
+        if not is_mailed(booking.mode, mail=True, test_events=self._test_events):
+            return "test_event"
         amount = await self._refunded(mail.booking_id, mail.entry_id) if mail.kind is MailKind.REFUNDED else None
         tells_of_tickets = mail.kind in {MailKind.CONFIRMED, MailKind.REDUCED}
         about = MailContent(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from earmark.clock import SystemClock
 from earmark.domain.decline_limits import WINDOW_SECONDS
+from earmark.domain.mail import KEPT_SECONDS
 from earmark.domain.payment import KEY_SECONDS_MIN
 from earmark.errors import Outage
 from earmark.observability import logs
@@ -31,7 +32,7 @@ BEATS_SECONDS = 86_400.0
 """Long enough for an operator to see in the morning which process ended in the night."""
 KEYS_SECONDS = 86_400.0
 DELIVERIES_SECONDS = 7 * 86_400.0
-MAILS_SECONDS = 7 * 86_400.0
+MAILS_SECONDS = KEPT_SECONDS
 """Long enough for an operator to see after a weekend which mails were given up."""
 
 log = logs.get()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import msgspec
 import pytest
 from tests.api.conftest import KEY
 
@@ -40,8 +41,24 @@ async def test_a_contact_is_set_and_read(shop: httpx2.AsyncClient, event: str) -
     assert (await shop.get(path)).json()["code"] == "contact_unknown"
     for contact in (ANN, ANN, ANN | {"email": "lee@example.com"}):
         answer = await shop.post(path, json=contact)
-        assert (answer.status_code, answer.json()) == (200, {"booking_id": booking} | contact)
-        assert (await shop.get(path)).json() == {"booking_id": booking} | contact
+        assert (answer.status_code, answer.json()) == (200, {"booking_id": booking, "mailed": False} | contact)
+        assert (await shop.get(path)).json() == answer.json()
+
+
+@pytest.mark.parametrize("mail, test_events", [(True, True), (True, False), (False, True)])
+async def test_the_answer_says_whether_mails_are_sent(services: Services, *, mail: bool, test_events: bool) -> None:
+    """The checkout page must not announce a mail that never comes: none about test events unless the shop says so."""
+    own = msgspec.structs.replace(services, mail=mail, mail_test_events=test_events)
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=create_app(own)),
+        base_url="http://shop",
+        headers={"Authorization": f"Bearer {KEY}"},
+    ) as client:
+        body = {"id": "play", "name": "A play", "currency": "EUR", "seats": [{"id": "A1", "price": 1}]}
+        assert (await client.post("/v1/events", json=body)).status_code == 201
+        path = f"/v1/bookings/{await hold(client, 'play')}/contact"
+        for answer in (await client.post(path, json=ANN), await client.get(path)):
+            assert answer.json()["mailed"] is (mail and test_events)
 
 
 async def test_the_language_is_english_if_it_is_not_said(shop: httpx2.AsyncClient, event: str) -> None:
@@ -94,7 +111,12 @@ async def test_a_hold_that_has_lapsed_gets_none(shop: httpx2.AsyncClient, event:
     [
         ({"name": ""}, "name"),
         ({"name": "   "}, "name"),
-        ({"name": "a" * 201}, "name"),
+        ({"name": "a" * 101}, "name"),
+        ({"name": "You won: http://evil.example"}, "name"),
+        ({"name": "Claim it at WWW.evil.example"}, "name"),
+        ({"name": "http\uff1a\uff0f\uff0fevil.example"}, "name"),
+        ({"name": "Ann\u2028Lee"}, "name"),
+        ({"name": "Ann\x0bLee"}, "name"),
         ({"name": "Ann\r\nBcc: x@example.com"}, "name"),
         ({"name": "Ann\x85Lee"}, "name"),
         ({"name": "Ann\u202eLee"}, "name"),
@@ -140,7 +162,7 @@ async def test_the_client_has_it_too(services: Services, shop: httpx2.AsyncClien
         with pytest.raises(ContactUnknown):
             await client.contact(booking)
         kept = await client.set_contact(booking, name="Ann Lee", email="ann@example.com")
-        assert kept == Contact(booking_id=booking, name="Ann Lee", email="ann@example.com", language="en")
+        assert kept == Contact(booking_id=booking, name="Ann Lee", email="ann@example.com", language="en", mailed=False)
         assert await client.contact(booking) == kept
         await client.release(booking)
         with pytest.raises(BookingResolved):

@@ -41,6 +41,7 @@ CONTACT: dict[str, Any] = {
     "name": "Ann Lee",
     "email": "ann@example.com",
     "language": "en",
+    "mailed": True,
 }
 HELD: dict[str, Any] = {
     "id": _BOOKING_ID,

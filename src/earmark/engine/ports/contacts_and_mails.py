@@ -6,14 +6,16 @@ leases mails; if the lease ends without a result, they are leased again. So a ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from earmark.domain.id_types import MailId
 from earmark.domain.mail import Mail, MailState
+from earmark.domain.mail_limits import LIMITS_DEFAULT, MailLimits
 
 if TYPE_CHECKING:
     from earmark.domain.contact import Contact
@@ -25,6 +27,8 @@ class MailLease(msgspec.Struct, frozen=True, kw_only=True):
 
     mails: Sequence[Mail]
     now: datetime
+    above_limit: Mapping[MailId, str] = {}
+    """Why a mail of these is not to be sent, where too many were: `recipient_limit` or `buyer_limit`."""
 
 
 class MailResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +53,18 @@ class MailBacklog(msgspec.Struct, frozen=True, kw_only=True):
     """When the oldest of the pending ones was queued."""
     failed: int
     """Those that are still kept."""
+    above_limit: int = 0
+    """Those that were skipped as too many, and are still kept."""
+
+
+class ContactSave(StrEnum):
+    """What became of a contact that was to be kept."""
+
+    KEPT = "kept"
+    BOOKING_MOVED = "booking_moved"
+    """The booking is not this buyer's any more, or not active."""
+    ADDRESS_STAYS = "address_stays"
+    """A mail about the booking waits or was sent, and the address would be another."""
 
 
 class Contacts(Protocol):
@@ -58,11 +74,13 @@ class Contacts(Protocol):
         """The contact of a booking; None when it has none."""
         ...
 
-    async def save(self, contact: Contact, *, buyer: Buyer, queue: bool, again: bool) -> bool:
-        """Keep it as the booking's contact, if the booking is still this buyer's and still active; else False.
+    async def save(self, contact: Contact, *, buyer: Buyer, queue: bool, by_shop: bool) -> ContactSave:
+        """Keep it as the booking's contact, if the booking is still this buyer's and still active.
+
+        Once a mail was queued only the shop changes the address; with `queue` not set there are no mails.
 
         With `queue`, the mail about a confirmation that came first is queued in the same transaction, once. One that
-        failed or was skipped is queued again; with `again` also one that was sent, where the address is another now.
+        failed or was skipped is queued again; for the shop also one that was sent, where the address is another now.
         """
         ...
 
@@ -70,8 +88,11 @@ class Contacts(Protocol):
 class Mails(Protocol):
     """Where mails wait to be sent."""
 
-    async def claim(self, *, limit: int, lease_seconds: float) -> MailLease:
-        """Due mails, the longest due first, at most `limit`: for so long no other mailer is given them."""
+    async def claim(self, *, limit: int, lease_seconds: float, limits: MailLimits = LIMITS_DEFAULT) -> MailLease:
+        """Due mails, the longest due first, at most `limit`: for so long no other mailer is given them.
+
+        With it, which of them are above the limits. Mailers that lease at once may each miss what the other has leased.
+        """
         ...
 
     async def record(self, results: Sequence[MailResult]) -> None:

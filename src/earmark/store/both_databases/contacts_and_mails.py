@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.contact import Contact
-from earmark.domain.id_types import EntryId
-from earmark.domain.mail import Mail, MailKind, mail_id_of, mail_of
-from earmark.engine.ports.contacts_and_mails import MailBacklog, MailLease
+from earmark.domain.id_types import BookingId, Buyer, EntryId, MailId
+from earmark.domain.live_or_test_mode import Mode
+from earmark.domain.mail import KEPT_SECONDS, Mail, MailKind, mail_id_of, mail_of
+from earmark.domain.mail_limits import LIMITS_DEFAULT, WINDOW_SECONDS, MailLimits, buyer_hash, recipient_hash
+from earmark.engine.ports.contacts_and_mails import ContactSave, MailBacklog, MailLease
 from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX, execute_alone, from_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from earmark.domain.id_types import BookingId, Buyer
     from earmark.engine.ports.contacts_and_mails import MailResult
     from earmark.engine.ports.number_and_read_journal import Numbered
     from earmark.store.both_databases.named_statement_runner_protocols import StatementStore, StatementTransaction
@@ -34,20 +35,23 @@ class StoredContacts:
         found = await self._store.read_rows("read_contact", booking_id)
         return from_row(found[0], Contact) if found else None
 
-    async def save(self, contact: Contact, *, buyer: Buyer, queue: bool, again: bool) -> bool:
+    async def save(self, contact: Contact, *, buyer: Buyer, queue: bool, by_shop: bool) -> ContactSave:
         """Under a lock of the booking: an erasure of the buyer comes before it, and finds no booking, or after it."""
         c = contact
 
-        async def work(transaction: StatementTransaction) -> bool:
+        async def work(transaction: StatementTransaction) -> ContactSave:
             now = (await transaction.begin([])).now
             if not await transaction.fetch("lock_booking_of_contact", c.booking_id, buyer, now):
-                return False
+                return ContactSave.BOOKING_MOVED
             before = await transaction.fetch("read_contact", c.booking_id)
+            moved = bool(before) and before[0]["email"] != c.email
+            kept_since = now - timedelta(seconds=KEPT_SECONDS)
+            if moved and queue and not by_shop and await transaction.fetch("find_mailed", c.booking_id, kept_since):
+                return ContactSave.ADDRESS_STAYS
             changed = await transaction.execute("save_contact", c.booking_id, c.name, c.email, c.language, now)
             if changed and queue:
-                moved = bool(before) and before[0]["email"] != c.email
-                await _queue_confirmation(transaction, c.booking_id, again=again and moved, now=now)
-            return True
+                await _queue_confirmation(transaction, c.booking_id, again=by_shop and moved, now=now)
+            return ContactSave.KEPT
 
         return await self._store.transact(work, within=SECONDS_MAX)
 
@@ -84,7 +88,7 @@ class StoredMails:
         if mails:
             await transaction.execute("queue_mails", _rows(mails), (await transaction.begin([])).now)
 
-    async def claim(self, *, limit: int, lease_seconds: float) -> MailLease:
+    async def claim(self, *, limit: int, lease_seconds: float, limits: MailLimits = LIMITS_DEFAULT) -> MailLease:
         """A plain read first: where nothing is due, SQLite's one writer is left to bookings."""
         now = await self._store.now()
         if not await self._store.read_rows("find_due_mail", now):
@@ -97,7 +101,8 @@ class StoredMails:
             transaction.wrote = bool(found)
             # Ids of entries sort by age: a buyer reads of a sale before its refund.
             mails = sorted((from_row(row, Mail) for row in found), key=lambda mail: mail.entry_id)
-            return MailLease(mails=mails, now=now)
+            above_limit = await _find_above_limits(transaction, mails, limits, now=now) if mails else {}
+            return MailLease(mails=mails, now=now, above_limit=above_limit)
 
         return await self._store.transact(work, within=SECONDS_MAX)
 
@@ -123,10 +128,46 @@ class StoredMails:
         return await execute_alone(self._store, "prune_mails", before, limit)
 
 
+async def _find_above_limits(
+    transaction: StatementTransaction, mails: Sequence[Mail], limits: MailLimits, *, now: datetime
+) -> dict[MailId, str]:
+    """Note whom these mails go to, and find which are too many."""
+    bookings = _json(sorted({str(mail.booking_id) for mail in mails}))
+    found = [from_row(row, _Recipient) for row in await transaction.fetch("find_recipients", bookings)]
+    known = {one.booking_id: one for one in found}
+    noted = [
+        {"id": mail.id, "recipient": recipient_hash(to.mode, to.email), "buyer": buyer_hash(to.mode, to.buyer)}
+        for mail in mails
+        if (to := known.get(mail.booking_id))
+    ]
+    await transaction.execute("note_recipients", _json(noted))
+    since = now - timedelta(seconds=WINDOW_SECONDS)
+    ids = _json([mail.id for mail in mails])
+    rows = await transaction.fetch("find_above_limits", ids, since, limits.per_recipient, limits.per_buyer)
+    judged = [from_row(row, _Judged) for row in rows]
+    return {one.id: one.why for one in judged if one.why is not None}
+
+
+class _Recipient(msgspec.Struct, frozen=True, kw_only=True):
+    booking_id: BookingId
+    mode: Mode
+    buyer: Buyer
+    email: str
+
+
+class _Judged(msgspec.Struct, frozen=True, kw_only=True):
+    id: MailId
+    why: str | None
+
+
+def _json(rows: object) -> str:
+    return msgspec.json.encode(rows).decode()
+
+
 def _rows(mails: Iterable[Mail]) -> str:
     """The rows as JSON, for one statement; by id, so that two transactions queue the same mails in one order."""
     rows = sorted(
         ({"id": m.id, "booking_id": m.booking_id, "entry_id": m.entry_id, "kind": m.kind} for m in mails),
         key=lambda row: str(row["id"]),
     )
-    return msgspec.json.encode(rows).decode()
+    return _json(rows)
