@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,6 +88,26 @@ async def test_a_change_is_sent_alone_and_as_it_is_now(
     await relay(store, feed)
     await page.until(lambda page: page.number == 3)
     assert page.states["A1"] == "booked"
+    assert (page.seats, page.pools) == await plain(store)
+
+
+@pytest.mark.usefixtures("uninformed")
+async def test_units_that_are_held_alone_are_sent_at_once(
+    shop: Earmark, store: Store, hub: StreamHub, feed: EntryFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry about units names no seat: readers get the new count all the same, and not when the map is read anew."""
+    monkeypatch.setattr(channels, "MAP_HORIZON", timedelta(hours=1))
+    await relay(store, feed)
+    page = await open_page(hub)
+    held = await shop.hold("play", buyer="alice", pools={"GA": 2})
+    await relay(store, feed)
+    await page.until(lambda page: page.number == 2)
+    assert page.kinds == ["snapshot", "delta"]
+    assert [pool["id"] for pool in page.told[-1]["pools"]] == ["GA"]
+    assert (page.seats, page.pools) == await plain(store)
+    await shop.change(held.id, pools={"GA": 1})
+    await relay(store, feed)
+    await page.until(lambda page: page.number == 3)
     assert (page.seats, page.pools) == await plain(store)
 
 

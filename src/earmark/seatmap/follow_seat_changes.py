@@ -197,7 +197,9 @@ class EventChannel:
             return
         # Kept until they were read: they survive a failure of the store.
         self._due |= self.map_state.due(self._now())
-        if not named and not self._due and self._time() < self._alarm:
+        # An entry about units alone names no seat: the counts of the pools are read with whatever seats there are.
+        counts = self.map_state.has_pools and any(one.entry.booking_id is not None for one in entries)
+        if not named and not self._due and not counts and self._time() < self._alarm:
             self.map_state.reach(number)
             return
         seen = await self._store.followed_events.read_seats(self.event_id, named | self._due)

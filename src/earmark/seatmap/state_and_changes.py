@@ -117,6 +117,11 @@ class MapState:
         self._frames: dict[int, Frame] = {}
         self._update(seen)
 
+    @property
+    def has_pools(self) -> bool:
+        """Whether the event sells units too."""
+        return bool(self._pools)
+
     def seats_of(self, booking_id: BookingId) -> Collection[SeatId]:
         """The seats that point to this booking, live or not."""
         return self._seats_of.get(booking_id, ())
