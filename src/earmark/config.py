@@ -450,6 +450,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "have mails sent to strangers"
         ),
     ] = False
+    mails_per_recipient_max: Annotated[
+        int,
+        About("how many mails one address is sent within 24 hours; what is above is skipped", least=1, most=1_000_000),
+    ] = 20
+    mails_per_buyer_max: Annotated[
+        int,
+        About(
+            "how many mails are sent within 24 hours about one buyer's bookings; raise it where the shop sells many "
+            "under one name",
+            least=1,
+            most=1_000_000,
+        ),
+    ] = 50
     public_url: Annotated[str | None, About("where buyers reach this shop, for the links in mails")] = None
 
 

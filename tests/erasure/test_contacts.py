@@ -18,6 +18,7 @@ from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.ports.contacts_and_mails import ContactSave
 from earmark.engine.ports.store import BookingFilter
 from earmark.store import load_named_sql
+from earmark.store.both_databases.mail_hashes import buyer_hash, recipient_hash
 from earmark.store.both_databases.replace_buyer_name_in_texts import KEPT_FIELDS
 
 from .conftest import ANN, HOURS, Place, event_body, shop_api_over
@@ -86,15 +87,18 @@ async def test_a_dry_run_counts_contacts_and_keeps_them(place: Place, named: Sho
 
 
 async def test_a_mail_that_was_sent_stays_without_a_name(place: Place) -> None:
-    """It counts what was sent, and nothing of the buyer is in it."""
+    """It counts what was sent, and nothing of the buyer is in it: no hash either, which a known name would match."""
     await sell(place)
     async with smtp_sink() as sink, mailer(place.store, sink, settings=MAILED) as worker:
         await send_all(worker)
         assert len(sink.mails) == 1
+    hashes = (recipient_hash(Mode.TEST, ANN), buyer_hash(Mode.TEST, Buyer(ANN)))
+    assert all([await place.mentions(one) for one in hashes]), "the control: before, they are there"
     place.clock.advance(2 * HOURS)
     done = await place.erase()
     assert (done.changed["contacts"], done.changed["unsent mails"]) == (1, 0)
     assert await place.mentions() == []
+    assert [await place.mentions(one) for one in hashes] == [[], []]
 
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])

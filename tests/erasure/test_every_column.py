@@ -11,6 +11,7 @@ REWRITTEN = {
     "buyer_totals": {"buyer"},
     "deliveries": {"body", "error"},
     "journal": {"actor", "reason", "facts", "caller", "key", "answer_body"},
+    "mails": {"recipient_hash", "buyer_hash"},
     "outside_payments": {"payment_id"},
     "payers": {"buyer"},
     "payment_keys": {"caller", "key"},

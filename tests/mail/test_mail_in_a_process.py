@@ -18,6 +18,7 @@ from earmark import config
 from earmark.api.open_services_for_handlers import open_services
 from earmark.cli.doctor import mails as of_mails
 from earmark.cli.doctor.findings import Finding, Level
+from earmark.domain.mail_limits import MailLimits
 from earmark.engine.engine import Engine
 from earmark.errors import SetupError
 from earmark.library import Earmark
@@ -143,7 +144,23 @@ async def test_metrics_count_what_waits_and_what_was_given_up(
         await send_all(own)
     after = await values()
     await gauges.close()
-    assert after == {"earmark_mails_pending": 0, "earmark_mails_oldest_seconds": 0, "earmark_mails_failed": 1}
+    assert after == {
+        "earmark_mails_pending": 0,
+        "earmark_mails_oldest_seconds": 0,
+        "earmark_mails_failed": 1,
+        "earmark_mails_above_limit": 0,
+    }
+
+
+async def test_the_doctor_notes_mails_above_a_limit(shop: Earmark, sink: SmtpSink) -> None:
+    """An operator whose shop sells many bookings to one address learns why mails are missing."""
+    await sell(shop, 1)
+    await sell(shop, 2)
+    async with mailer(shop.engine.store, sink, limits=MailLimits(per_recipient=1)) as own:
+        await send_all(own)
+    on = settings("memory:", smtp_url="smtp://localhost", mail_from="shop@shop.example")
+    said = [finding.said for finding in await found(shop.engine.store, on)]
+    assert "1 mails of the last week were skipped as too many for an address or a buyer." in said
 
 
 async def rows(url: str) -> dict[str, str]:

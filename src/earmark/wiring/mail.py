@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import BookingId
 from earmark.domain.mail import MailKind, is_mailed, is_outdated
+from earmark.domain.mail_limits import MailLimits
 from earmark.engine.commands_and_results import Actor
 from earmark.errors import Refusal, SetupError
 from earmark.mail import smtp_server_from_url
@@ -57,7 +58,8 @@ def mailer_for(settings: Settings, store: Store, *, tls: ssl.SSLContext | None =
         return None
     server = smtp_server_from_url.parse(settings.smtp_url)
     composer = composer_for(settings, store)
-    return Mailer(store.mails, composer, SmtpSender(server, tls=tls))
+    limits = MailLimits(per_recipient=settings.mails_per_recipient_max, per_buyer=settings.mails_per_buyer_max)
+    return Mailer(store.mails, composer, SmtpSender(server, tls=tls), limits=limits)
 
 
 def composer_for(settings: Settings, store: Store) -> MailComposer:

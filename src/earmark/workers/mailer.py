@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from earmark.domain.mail import MailState, next_try
+from earmark.domain.mail_limits import LIMITS_DEFAULT
 from earmark.engine.ports.contacts_and_mails import MailResult
 from earmark.errors import Outage
 from earmark.mail.smtp_sender import Fate
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from earmark.domain.mail import Mail
-    from earmark.engine.ports.contacts_and_mails import Mails
+    from earmark.domain.mail_limits import MailLimits
+    from earmark.engine.ports.contacts_and_mails import MailLease, Mails
     from earmark.mail.compose_mail import Letter
     from earmark.mail.smtp_sender import SessionResult, SmtpSender
 
@@ -61,6 +63,7 @@ class Mailer:
         *,
         sessions_max: int = SESSIONS_MAX,
         each_max: int = EACH_MAX,
+        limits: MailLimits = LIMITS_DEFAULT,
         interval_seconds_max: float = 1.0,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -69,6 +72,7 @@ class Mailer:
         self._sender = sender
         self._sessions_max = sessions_max
         self._each_max = each_max
+        self._limits = limits
         self._interval_seconds_max = interval_seconds_max
         self._chance = chance
         # Longer than a session can take: only the mails of a mailer that died are leased again.
@@ -97,9 +101,9 @@ class Mailer:
         self._running.clear()
 
     async def _start_one(self) -> bool:
-        lease = await self._mails.claim(limit=self._each_max, lease_seconds=self.lease_seconds)
+        lease = await self._mails.claim(limit=self._each_max, lease_seconds=self.lease_seconds, limits=self._limits)
         if lease.mails:
-            self._running.add(asyncio.create_task(self._run(lease.mails, now=lease.now), name="mails"))
+            self._running.add(asyncio.create_task(self._run(lease), name="mails"))
         return bool(lease.mails)
 
     def _collect_finished(self) -> None:
@@ -112,13 +116,14 @@ class Mailer:
         for trouble in [code for task in ended if (code := task.result())]:
             raise RoundFailed(f"the mail server could not be used: {trouble}", code=trouble)
 
-    async def _run(self, mails: Sequence[Mail], *, now: datetime) -> str | None:
+    async def _run(self, lease: MailLease) -> str | None:
         """Write, send and record some mails; return what was wrong with the server, if anything was."""
-        began = time.monotonic()
+        began, now = time.monotonic(), lease.now
         results: list[MailResult] = []
         letters: list[tuple[Letter, Mail]] = []
-        for mail in mails:
-            written = await self._write(mail, now=now)
+        for mail in lease.mails:
+            above_limit = lease.above_limit.get(mail.id)
+            written = self._skipped(mail, above_limit, now=now) if above_limit else await self._write(mail, now=now)
             if isinstance(written, MailResult):
                 results.append(written)
             else:
@@ -128,8 +133,9 @@ class Mailer:
         await self._mails.record(results)
         counted = Counter(result.state.value for result in results)
         trouble = session.trouble if session else None
-        write = log.warning if counted[MailState.FAILED] else log.info
-        write("mail", **counted, trouble=trouble, took_ms=round((time.monotonic() - began) * 1000))
+        above = dict(Counter(lease.above_limit.values()))
+        write = log.warning if counted[MailState.FAILED] or above else log.info
+        write("mail", **counted, **above, trouble=trouble, took_ms=round((time.monotonic() - began) * 1000))
         return trouble
 
     async def _write(self, mail: Mail, *, now: datetime) -> Letter | MailResult:
@@ -141,7 +147,7 @@ class Mailer:
         except Exception:  # the other mails can be written, and this one is given up in the end
             log.exception("mail", mail_id=str(mail.id), booking=str(mail.booking_id), outcome="not_written")
             return self._later(mail, "not_written", now=now)
-        return self._result(mail, MailState.SKIPPED, now=now, error=written) if isinstance(written, str) else written
+        return self._skipped(mail, written, now=now) if isinstance(written, str) else written
 
     def _judge(self, mails: Sequence[Mail], session: SessionResult | None, *, now: datetime) -> list[MailResult]:
         """What each mail becomes. Where the connection failed before a mail was tried, that counts as its try."""
@@ -159,6 +165,10 @@ class Mailer:
                 code = result.code if result is not None else session.trouble if session else None
                 judged.append(self._later(mail, code, now=now))
         return judged
+
+    def _skipped(self, mail: Mail, why: str, *, now: datetime) -> MailResult:
+        """Not sent, and why; the booking is not touched."""
+        return self._result(mail, MailState.SKIPPED, now=now, error=why)
 
     def _later(self, mail: Mail, code: str | None, *, now: datetime) -> MailResult:
         """Again later, or never where it was tried often enough."""

@@ -46,5 +46,8 @@ async def findings(store: Store, settings: Settings) -> AsyncIterator[Finding]:
         yield problem(CHECK, said, ADVICE)
     if left.failed:
         yield note(CHECK, f"{left.failed} mails of the last week were given up.", "See docs/howto/mail.md.")
+    if left.above_limit:
+        said = f"{left.above_limit} mails of the last week were skipped as too many for an address or a buyer."
+        yield note(CHECK, said, "See docs/howto/mail.md.")
     if not late:
         yield ok(CHECK, "Mails are sent in time.")

@@ -6,7 +6,7 @@ leases mails; if the lease ends without a result, they are leased again. So a ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +15,7 @@ import msgspec
 
 from earmark.domain.id_types import MailId
 from earmark.domain.mail import Mail, MailState
+from earmark.domain.mail_limits import LIMITS_DEFAULT, MailLimits
 
 if TYPE_CHECKING:
     from earmark.domain.contact import Contact
@@ -26,6 +27,8 @@ class MailLease(msgspec.Struct, frozen=True, kw_only=True):
 
     mails: Sequence[Mail]
     now: datetime
+    above_limit: Mapping[MailId, str] = {}
+    """Why a mail of these is not to be sent, where too many were: `recipient_limit` or `buyer_limit`."""
 
 
 class MailResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +53,8 @@ class MailBacklog(msgspec.Struct, frozen=True, kw_only=True):
     """When the oldest of the pending ones was queued."""
     failed: int
     """Those that are still kept."""
+    above_limit: int = 0
+    """Those that were skipped as too many, and are still kept."""
 
 
 class ContactSave(StrEnum):
@@ -83,8 +88,11 @@ class Contacts(Protocol):
 class Mails(Protocol):
     """Where mails wait to be sent."""
 
-    async def claim(self, *, limit: int, lease_seconds: float) -> MailLease:
-        """Due mails, the longest due first, at most `limit`: for so long no other mailer is given them."""
+    async def claim(self, *, limit: int, lease_seconds: float, limits: MailLimits = LIMITS_DEFAULT) -> MailLease:
+        """Due mails, the longest due first, at most `limit`: for so long no other mailer is given them.
+
+        With it, which of them are above the limits. Mailers that lease at once may each miss what the other has leased.
+        """
         ...
 
     async def record(self, results: Sequence[MailResult]) -> None:

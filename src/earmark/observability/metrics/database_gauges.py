@@ -174,6 +174,11 @@ def _about_mails(mails: MailBacklog, *, now: datetime) -> Iterator[Metric]:
         "earmark_mails_oldest_seconds", "How long the oldest mail waits to be sent.", _age(mails.oldest_at, now=now)
     )
     yield gauge("earmark_mails_failed", "Mails that were given up, as long as they are kept.", mails.failed)
+    yield gauge(
+        "earmark_mails_above_limit",
+        "Mails that were skipped as too many for an address or a buyer, as long as they are kept.",
+        mails.above_limit,
+    )
 
 
 def _about_money(money: Mapping[Mode, MoneyWatch], gateways: Sequence[str]) -> Iterator[Metric]:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from earmark.domain.contact import Contact
-from earmark.domain.id_types import EntryId
+from earmark.domain.id_types import BookingId, Buyer, EntryId, MailId
+from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.mail import KEPT_SECONDS, Mail, MailKind, mail_id_of, mail_of
+from earmark.domain.mail_limits import LIMITS_DEFAULT, WINDOW_SECONDS, MailLimits
 from earmark.engine.ports.contacts_and_mails import ContactSave, MailBacklog, MailLease
+from earmark.store.both_databases.mail_hashes import buyer_hash, recipient_hash
 from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX, execute_alone, from_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from earmark.domain.id_types import BookingId, Buyer
     from earmark.engine.ports.contacts_and_mails import MailResult
     from earmark.engine.ports.number_and_read_journal import Numbered
     from earmark.store.both_databases.named_statement_runner_protocols import StatementStore, StatementTransaction
@@ -87,7 +89,7 @@ class StoredMails:
         if mails:
             await transaction.execute("queue_mails", _rows(mails), (await transaction.begin([])).now)
 
-    async def claim(self, *, limit: int, lease_seconds: float) -> MailLease:
+    async def claim(self, *, limit: int, lease_seconds: float, limits: MailLimits = LIMITS_DEFAULT) -> MailLease:
         """A plain read first: where nothing is due, SQLite's one writer is left to bookings."""
         now = await self._store.now()
         if not await self._store.read_rows("find_due_mail", now):
@@ -100,7 +102,8 @@ class StoredMails:
             transaction.wrote = bool(found)
             # Ids of entries sort by age: a buyer reads of a sale before its refund.
             mails = sorted((from_row(row, Mail) for row in found), key=lambda mail: mail.entry_id)
-            return MailLease(mails=mails, now=now)
+            above_limit = await _find_above_limits(transaction, mails, limits, now=now) if mails else {}
+            return MailLease(mails=mails, now=now, above_limit=above_limit)
 
         return await self._store.transact(work, within=SECONDS_MAX)
 
@@ -126,10 +129,46 @@ class StoredMails:
         return await execute_alone(self._store, "prune_mails", before, limit)
 
 
+async def _find_above_limits(
+    transaction: StatementTransaction, mails: Sequence[Mail], limits: MailLimits, *, now: datetime
+) -> dict[MailId, str]:
+    """Note whom these mails go to, and find which are too many."""
+    bookings = _json(sorted({str(mail.booking_id) for mail in mails}))
+    found = [from_row(row, _Recipient) for row in await transaction.fetch("find_recipients", bookings)]
+    known = {one.booking_id: one for one in found}
+    noted = [
+        {"id": mail.id, "recipient": recipient_hash(to.mode, to.email), "buyer": buyer_hash(to.mode, to.buyer)}
+        for mail in mails
+        if (to := known.get(mail.booking_id))
+    ]
+    await transaction.execute("note_recipients", _json(noted))
+    since = now - timedelta(seconds=WINDOW_SECONDS)
+    ids = _json([mail.id for mail in mails])
+    rows = await transaction.fetch("find_above_limits", ids, since, limits.per_recipient, limits.per_buyer)
+    judged = [from_row(row, _Judged) for row in rows]
+    return {one.id: one.why for one in judged if one.why is not None}
+
+
+class _Recipient(msgspec.Struct, frozen=True, kw_only=True):
+    booking_id: BookingId
+    mode: Mode
+    buyer: Buyer
+    email: str
+
+
+class _Judged(msgspec.Struct, frozen=True, kw_only=True):
+    id: MailId
+    why: str | None
+
+
+def _json(rows: object) -> str:
+    return msgspec.json.encode(rows).decode()
+
+
 def _rows(mails: Iterable[Mail]) -> str:
     """The rows as JSON, for one statement; by id, so that two transactions queue the same mails in one order."""
     rows = sorted(
         ({"id": m.id, "booking_id": m.booking_id, "entry_id": m.entry_id, "kind": m.kind} for m in mails),
         key=lambda row: str(row["id"]),
     )
-    return msgspec.json.encode(rows).decode()
+    return _json(rows)

@@ -125,6 +125,7 @@ def _write(connection: sqlite3.Connection, buyer: str, *, pseudonym: str, now: i
     changed = {"stored answers": int(connection.execute(sql["count_answers"], known).fetchone()[0])}
     for kind, statement in ERASED.items():
         changed[kind] = connection.execute(sql[statement], known).rowcount
+    connection.execute(sql["erase_mail_hashes"], known)
     for guard in guards:
         connection.execute(guard["sql"])
     return Erasure(changed=changed)

@@ -21,12 +21,15 @@ ANALYZE bookings, buyer_totals, journal, payers, payments, payment_keys, deliver
 
 -- name: erase_contacts
 -- After the function, in its transaction: it has locked the bookings, so no contact of theirs is being written, and they have the
--- pseudonym. A name and an address have none: they go, and what is not sent yet. A mail that was sent names no buyer.
+-- pseudonym. A name and an address have none: they go, and what is not sent yet. A mail that was sent names no buyer,
+-- and its hashes go: a hash of a name that is known can be found.
 WITH own AS MATERIALIZED (
     SELECT id FROM bookings WHERE buyer = $1
 ), contacts AS (
     DELETE FROM booking_contacts c USING own WHERE c.booking_id = own.id RETURNING c.booking_id
 ), unsent AS (
     DELETE FROM mails m USING own WHERE m.booking_id = own.id AND m.state = 'pending' RETURNING m.id
+), hashes AS (
+    UPDATE mails m SET recipient_hash = NULL, buyer_hash = NULL FROM own WHERE m.booking_id = own.id AND m.state <> 'pending'
 )
 SELECT 'contacts' AS what, count(*) AS changed FROM contacts UNION ALL SELECT 'unsent mails', count(*) FROM unsent;

@@ -53,6 +53,34 @@ UPDATE mails SET due_at = ?2, tries = tries + 1, tried_at = ?1
  WHERE id IN (SELECT d.id FROM mails d WHERE d.state = 'pending' AND d.due_at <= ?1 ORDER BY d.due_at LIMIT ?3)
 RETURNING id, booking_id, entry_id, kind, tries;
 
+-- name: find_recipients
+-- Whom mails about these bookings go to, and whose bookings they are.
+SELECT b.id AS booking_id, b.mode, b.buyer, c.email
+  FROM bookings b JOIN booking_contacts c ON c.booking_id = b.id
+ WHERE b.id IN (SELECT value FROM json_each(?1));
+
+-- name: note_recipients
+-- Of mails that this transaction has leased.
+UPDATE mails
+   SET recipient_hash = json_extract(q.value, '$.recipient'), buyer_hash = json_extract(q.value, '$.buyer')
+  FROM json_each(?1) AS q WHERE mails.id = json_extract(q.value, '$.id');
+
+-- name: find_above_limits
+-- Which of these leased mails are above a limit. Other mails since ?2 count if they were tried; of those that are still being sent, the ones
+-- that were leased before, or with a smaller id in the same lease. Each count ends at its limit.
+SELECT m.id,
+       CASE WHEN (SELECT count(*) FROM (
+                   SELECT 1 FROM mails o
+                    WHERE o.recipient_hash = m.recipient_hash AND o.tried_at > ?2 AND o.tries > 0 AND o.state <> 'skipped'
+                      AND o.id <> m.id AND (o.state <> 'pending' OR (o.tried_at, o.id) < (m.tried_at, m.id))
+                    LIMIT ?3)) >= ?3 THEN 'recipient_limit'
+            WHEN (SELECT count(*) FROM (
+                   SELECT 1 FROM mails o
+                    WHERE o.buyer_hash = m.buyer_hash AND o.tried_at > ?2 AND o.tries > 0 AND o.state <> 'skipped'
+                      AND o.id <> m.id AND (o.state <> 'pending' OR (o.tried_at, o.id) < (m.tried_at, m.id))
+                    LIMIT ?4)) >= ?4 THEN 'buyer_limit' END AS why
+  FROM mails m WHERE m.id IN (SELECT value FROM json_each(?1));
+
 -- name: record_mail
 -- A failure counts unless another mailer has claimed the mail since; a success always does. What was not tried is as before.
 UPDATE mails
@@ -65,7 +93,10 @@ UPDATE mails
 SELECT (SELECT count(*) FROM (SELECT 1 FROM mails WHERE state = 'pending' LIMIT ?1)) AS pending,
        (SELECT min(w.created_at)
           FROM (SELECT created_at FROM mails WHERE state = 'pending' ORDER BY due_at LIMIT ?1) AS w) AS oldest_at,
-       (SELECT count(*) FROM (SELECT 1 FROM mails WHERE state = 'failed' LIMIT ?1)) AS failed;
+       (SELECT count(*) FROM (SELECT 1 FROM mails WHERE state = 'failed' LIMIT ?1)) AS failed,
+       (SELECT count(*)
+          FROM (SELECT 1 FROM mails WHERE state = 'skipped' AND error IN ('recipient_limit', 'buyer_limit') LIMIT ?1)
+       ) AS above_limit;
 
 -- name: prune_mails
 -- What ended long ago, a bounded number at a time.

@@ -127,3 +127,7 @@ DELETE FROM booking_contacts WHERE booking_id IN (SELECT value FROM json_each(:b
 -- name: erase_mails
 -- What is not sent yet. A mail that was sent names no buyer.
 DELETE FROM mails WHERE booking_id IN (SELECT value FROM json_each(:bookings)) AND state = 'pending';
+
+-- name: erase_mail_hashes
+-- Of those that were sent: a hash of a name that is known can be found.
+UPDATE mails SET recipient_hash = NULL, buyer_hash = NULL WHERE booking_id IN (SELECT value FROM json_each(:bookings));
