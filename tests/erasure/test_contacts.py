@@ -19,6 +19,7 @@ from earmark.domain.mail_limits import buyer_hash, recipient_hash
 from earmark.engine.ports.contacts_and_mails import ContactSave
 from earmark.engine.ports.store import BookingFilter
 from earmark.store import load_named_sql
+from earmark.store.both_databases.mail_hashes import buyer_hash, recipient_hash
 from earmark.store.both_databases.replace_buyer_name_in_texts import KEPT_FIELDS
 
 from .conftest import ANN, HOURS, Place, event_body, shop_api_over

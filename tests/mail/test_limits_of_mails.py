@@ -9,7 +9,8 @@ from tests.webhooks.conftest import relay
 
 from earmark.domain.id_types import Buyer
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.mail_limits import WINDOW_SECONDS, MailLimits, buyer_hash, recipient_hash
+from earmark.domain.mail_limits import WINDOW_SECONDS, MailLimits
+from earmark.store.both_databases.mail_hashes import buyer_hash, recipient_hash
 
 from .conftest import PLAY, mailer, send_all, set_late_contact
 

@@ -105,6 +105,7 @@ def begin(tmp_path: Path, *, database: str, redis: str, control: bool = False) -
         EARMARK_WEBHOOK_PRIVATE="on",
         # Nothing listens there.
         EARMARK_SMTP_URL=f"smtp://shop:{BIRD}ofmail@127.0.0.1:1?starttls=off",
+        EARMARK_MAIL_TEST_EVENTS="on",
         EARMARK_MAIL_FROM="shop@shop.example",
     )
     command = [sys.executable, str(start), str(spans), "control" if control else "", "serve", "--verbose"]

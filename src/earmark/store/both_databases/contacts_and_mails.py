@@ -11,8 +11,9 @@ from earmark.domain.contact import Contact
 from earmark.domain.id_types import BookingId, Buyer, EntryId, MailId
 from earmark.domain.live_or_test_mode import Mode
 from earmark.domain.mail import KEPT_SECONDS, Mail, MailKind, mail_id_of, mail_of
-from earmark.domain.mail_limits import LIMITS_DEFAULT, WINDOW_SECONDS, MailLimits, buyer_hash, recipient_hash
+from earmark.domain.mail_limits import LIMITS_DEFAULT, WINDOW_SECONDS, MailLimits
 from earmark.engine.ports.contacts_and_mails import ContactSave, MailBacklog, MailLease
+from earmark.store.both_databases.mail_hashes import buyer_hash, recipient_hash
 from earmark.store.both_databases.named_statement_runner_protocols import SECONDS_MAX, execute_alone, from_row
 
 if TYPE_CHECKING:
