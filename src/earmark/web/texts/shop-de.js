@@ -26,6 +26,8 @@ export default {
   unreachable: "Der Server antwortet nicht. Prüfen Sie Ihre Verbindung. Noch einmal versuchen ist sicher: Nichts wird doppelt gebucht oder bezahlt.",
   somethingWrong: "Bei uns ist etwas schiefgegangen. Bitte versuchen Sie es noch einmal.",
   signedOut: "Ihr Besuch hier ist beendet. Gehen Sie zurück zu der Seite, auf der Sie Ihre Plätze gewählt haben, und machen Sie dort weiter.",
+  begunAnew:
+    "Ihr Besuch hier war beendet, und ein neuer hat begonnen. Was Sie vorher gewählt haben, ist nicht im Warenkorb: Bitte wählen Sie noch einmal.",
   keyTitle: "Dieser Server lässt keine Gäste zu",
   keyWhy: "Um hier Plätze zu sehen und zu reservieren, fügen Sie einen API-Schlüssel ein. Er bleibt in diesem Tab und wird vergessen, wenn Sie ihn schließen.",
   keyLabel: "API-Schlüssel",
@@ -119,6 +121,12 @@ export default {
   stepTicket: "Ihre Karten",
   yourOrder: "Ihre Bestellung",
   changeSeats: "Plätze ändern",
+  questionTitle: "Diese Bestellung wurde auf einer anderen Seite begonnen",
+  questionText: ({ contents, event, total }) => `${contents}. ${event}. ${total}.`,
+  questionWhy:
+    "Machen Sie nur weiter, wenn Sie diese Plätze selbst gewählt haben: Wo sie gewählt wurden, können die Karten und Ihre Angaben gelesen werden.",
+  questionContinue: "Weiter",
+  questionLeave: "Verlassen",
   detailsTitle: "Für wen sind die Karten?",
   detailsWhy: "Für Ihre Karten und den Beleg, und für nichts anderes.",
   name: "Name",
