@@ -188,6 +188,15 @@ class PriceChanged(Refusal):
 
 
 @dataclass(kw_only=True, eq=False)
+class TotalChanged(Refusal):
+    """The hold costs another amount than the request names: it was changed since the buyer saw it."""
+
+    code = "total_changed"
+    total: int
+    asked: int
+
+
+@dataclass(kw_only=True, eq=False)
 class CapacityInUse(Refusal):
     """The new capacity is below what is held and sold already."""
 

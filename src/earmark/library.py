@@ -277,6 +277,7 @@ class Earmark:
         gateway: str | None = None,
         capture: Literal["manual", "automatic"] | None = None,
         return_url: str | None = None,
+        amount: int | None = None,
         key: str | None = None,
     ) -> responses.Paid:
         """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, call again later.
@@ -287,7 +288,7 @@ class Earmark:
         another try.
         """
         said = verb_arguments_to_request_body.pay(
-            method=method, gateway=gateway, capture=capture, return_url=return_url
+            method=method, gateway=gateway, capture=capture, return_url=return_url, amount=amount
         )
         body, own = requests.read(requests.PayBody, said), to_command.booking_id_of(str(booking_id))
         terms = self.payment_service.terms(self._actor, method=body.method, gateway=body.gateway, capture=body.capture)

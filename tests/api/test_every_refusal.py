@@ -211,6 +211,13 @@ async def price_changed(w: World) -> httpx2.Response:
     return await w.post(f"/v1/bookings/{booking}/change", {"pools": {"GA": 2}})
 
 
+async def total_changed(w: World) -> httpx2.Response:
+    booking = await w.held("A1")
+    await w.post(f"/v1/bookings/{booking}/change", {"add_seats": ["A2"]})
+    shown = {"method": "pm_card_visa", "amount": 4500}
+    return await w.verb(booking, "pay", shown, **{"Idempotency-Key": f"money-{booking}"})
+
+
 async def capacity_in_use(w: World) -> httpx2.Response:
     await w.held(pools={"GA": 2})
     return await w.shop.patch(f"/v1/events/{w.event}", json={"pools": [{"id": "GA", "capacity": 1}]})
@@ -395,6 +402,7 @@ PROVOKED: dict[str, Callable[[World], Awaitable[httpx2.Response]]] = {
         none_available,
         pool_exhausted,
         price_changed,
+        total_changed,
         capacity_in_use,
         limit_exceeded,
         sale_closed,

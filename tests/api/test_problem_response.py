@@ -24,6 +24,7 @@ FACTS = {
     "pool": "GA",
     "asked": 3,
     "held_for": 2500,
+    "total": 9000,
     "price": 3000,
     "available": 2,
     "capacity": 1,

@@ -59,16 +59,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return own
 
 
-@pytest.mark.parametrize("look, screen, scheme", LOOKS, ids=[name for name, *_ in LOOKS])
+@pytest.mark.parametrize("how", LOOKS, ids=[name for name, *_ in LOOKS])
 def test_what_a_buyer_sees_on_the_way_to_the_ticket(
     visitor: Visitor,
     demo: Demo,
     folder: Path,
-    look: str,
-    screen: ViewportSize,
-    scheme: Literal["light", "dark"],
+    how: tuple[str, ViewportSize, Literal["light", "dark"]],
 ) -> None:
     """The arena, one section of it, the basket, the payment and the tickets; of the dark looks a part."""
+    look, screen, scheme = how
     page, pictures = visitor.page, _Pictures(visitor, look=look, folder=folder)
     page.set_viewport_size(screen)
     page.emulate_media(color_scheme=scheme)

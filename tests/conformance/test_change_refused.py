@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from earmark.domain import booking as booking_rules
 from earmark.domain.booking_state_machine import State
 from earmark.domain.id_types import Buyer
 from earmark.domain.live_or_test_mode import Mode
 from earmark.engine.commands_and_results import Actor, Decided, KeyedRequest, Pay, Replayed
+from earmark.engine.verbs.change import change
 from earmark.errors import (
     BookingExpired,
     BookingResolved,
     BookingUnknown,
     IdempotencyMismatch,
+    InvalidRequest,
     PaymentInProgress,
     PoolUnknown,
     SeatsTaken,
     SeatUnknown,
+    TotalChanged,
 )
 from earmark.payments.open_and_conclude_payment import open_payment
 
@@ -278,3 +282,47 @@ async def test_a_refused_change_leaves_its_key_free(shop: Shop, idempotency: Mem
         await shop.change_lines(held, add=["A2"], idempotency=idempotency("k"))
     await shop.release(bobs)
     assert (await shop.change_lines(held, add=["A2"], idempotency=idempotency("k"))).lines.units == 2
+
+
+async def test_a_payment_of_what_the_buyer_was_shown_is_refused_when_the_hold_costs_more(shop: Shop) -> None:
+    """Another page of the same buyer may have changed the basket: the price shown is charged, or nothing."""
+    await shop.create()
+    held = await shop.hold("ann", "A1")
+    changed = await shop.change_lines(held, add=("A2",))
+    asked = Pay(
+        actor=SHOP,
+        entry_id=shop.ids.entry_id(),
+        booking_id=held.id,
+        payment_id=shop.ids.payment_id(),
+        gateway="sandbox",
+        method="pm_card_visa",
+        amount=held.total,
+    )
+    with pytest.raises(TotalChanged) as refused:
+        await open_payment(shop.engine, asked)
+    assert refused.value.facts() == {"total": changed.total, "asked": held.total}
+    assert await shop.read(held) == changed
+    await open_payment(shop.engine, msgspec.structs.replace(asked, amount=changed.total))
+    assert (await shop.read(held)).state is State.PAYING
+
+
+async def test_a_hold_is_not_changed_for_ever(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each change is an entry of the journal, which is read as a whole; paying and releasing are always possible."""
+    await shop.create()
+    held = await shop.hold("ann", "A1")
+    monkeypatch.setattr(booking_rules, "VERSIONS_OF_A_HOLD_MAX", 3)
+    await shop.change_lines(held, add=("A2",))
+    last = await shop.change_lines(held, drop=("A2",))
+    with pytest.raises(InvalidRequest):
+        await shop.change_lines(held, add=("A2",))
+    assert await shop.read(held) == last
+    assert (await shop.release(held)).state is State.RELEASED
+
+
+async def test_dropping_seats_that_are_others_holds_up_no_change(shop: Shop) -> None:
+    """In one batch: of those that name one seat only buyers who may get it, or have it, wait for each other."""
+    await shop.create()
+    ann, bob = await shop.hold("ann", "A1"), await shop.hold("bob", "A2")
+    asked = [shop.ask_change_lines(ann, drop=("A3", "A4")), shop.ask_change_lines(bob, add=("A3",))]
+    outcomes = await shop.engine.run(change, lambda: asked)
+    assert [type(outcome) for outcome in outcomes] == [Decided, Decided]

@@ -102,6 +102,7 @@ STATUS: dict[str, HTTPStatus] = {
     "none_available": HTTPStatus.CONFLICT,
     "pool_exhausted": HTTPStatus.CONFLICT,
     "price_changed": HTTPStatus.CONFLICT,
+    "total_changed": HTTPStatus.CONFLICT,
     "capacity_in_use": HTTPStatus.CONFLICT,
     "limit_exceeded": HTTPStatus.CONFLICT,
     "sale_closed": HTTPStatus.CONFLICT,
@@ -267,6 +268,7 @@ _DETAILS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "seat_unknown": lambda facts: f"This event has no {_seats(facts['seats'])}.",
     "none_available": lambda facts: _none_available(facts["asked"], facts["available"]),
     "pool_exhausted": lambda facts: f"Only {facts['available']} left." if facts["available"] else "Sold out.",
+    "total_changed": lambda _: "Your basket has changed, and so has its price. Look at it again, then pay.",
     "price_changed": lambda _: "The price has changed since. Give back what you hold of it, then choose again.",
     "limit_exceeded": lambda facts: (
         f"You may book at most {facts['limit']} for this event, and you have {facts['have']}."

@@ -37,6 +37,7 @@ ADVICE = {
     "seat_unknown": "See `earmark event show`.",
     "pool_unknown": "See `earmark event show`.",
     "pool_exhausted": "Request fewer.",
+    "total_changed": "Show the booking, and pay for what it costs now.",
     "price_changed": "Set the pool to 0 units first; then add units at its present price.",
     "limit_exceeded": "Request fewer, or release other holds first.",
     "booking_expired": "Hold again.",

@@ -198,6 +198,7 @@ class Client:
         gateway: str | None = None,
         capture: Literal["manual", "automatic"] | None = None,
         return_url: str | None = None,
+        amount: int | None = None,
         key: str | None = None,
     ) -> responses.Paid:
         """Pay for a hold at a gateway. Sold if the booking is `confirmed`; while it is `paying`, read it again later.
@@ -205,7 +206,7 @@ class Client:
         Where there is nothing to pay, no `method` and no gateway is needed.
         """
         body = verb_arguments_to_request_body.pay(
-            method=method, gateway=gateway, capture=capture, return_url=return_url
+            method=method, gateway=gateway, capture=capture, return_url=return_url, amount=amount
         )
         return self._send(http_messages.post("bookings", str(booking_id), "pay", body=body, key=key), responses.Paid)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 GAIN_SECONDS_MIN = 1
 LINES_MAX = 100
 """How many seats and pools one booking may have."""
+VERSIONS_OF_A_HOLD_MAX = 300
+"""A hold of so many versions is changed no more: each adds an entry to its journal, which is read as a whole."""
 
 
 class SeatLine(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -142,6 +144,8 @@ def change(booking: Booking, *, lines: Lines, now: datetime) -> Booking:
         return booking
     if not lines.units:
         raise InvalidRequest.at("drop_seats", "would leave nothing: release the booking instead")
+    if booking.version >= VERSIONS_OF_A_HOLD_MAX:
+        raise InvalidRequest.at("add_seats", "this hold was changed too often: pay for it, or release it and hold anew")
     if len(lines.seats) + len(lines.pools) > LINES_MAX:
         raise InvalidRequest.at("add_seats", f"a booking has at most {LINES_MAX} seats and pools")
     return msgspec.structs.replace(_moved(booking, Verb.CHANGE, State.HELD), lines=lines, total=lines.total)

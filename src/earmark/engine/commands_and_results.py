@@ -171,8 +171,8 @@ class Change(BookingCommand, frozen=True, kw_only=True):
 
     @property
     def claims(self) -> Collection[object]:
-        """What no two commands of one batch may both name: its booking, and the seats that change hands."""
-        return (self.booking_id, *self.add_seats, *self.drop_seats)
+        """What a batch that is under way keeps for itself: its booking, and the seats that it may take."""
+        return (self.booking_id, *self.add_seats)
 
 
 class Extend(BookingCommand, frozen=True, kw_only=True):
@@ -217,6 +217,8 @@ class Pay(BookingCommand, frozen=True, kw_only=True):
     method: str | None = None
     automatic: bool = False
     return_url: str | None = None
+    amount: int | None = None
+    """What the buyer was shown; None where the request does not say."""
     address: str | None = None
     """The buyer's address as a keyed hash; None where it is not known, or the request is not a buyer's."""
     unpayable: InvalidRequest | None = None

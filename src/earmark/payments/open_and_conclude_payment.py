@@ -31,7 +31,7 @@ from earmark.domain.payment import (
 )
 from earmark.engine.batch_transaction import find, lock, lock_counts, open_on_bookings
 from earmark.engine.commands_and_results import PayResult
-from earmark.errors import IdempotencyMismatch, Refusal
+from earmark.errors import IdempotencyMismatch, Refusal, TotalChanged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +74,8 @@ async def open_in_transaction(transaction: Transaction, command: Pay, *, ids: Id
         known = await _known(decisions, command, booking, policy=policy)
         if isinstance(known, PayResult):
             decisions.complete(command, known, wrote=bool(decisions.writes))
+        elif command.amount is not None and command.amount != booking.total:
+            raise TotalChanged(total=booking.total, asked=command.amount)
         elif booking.total == 0:
             _pay_nothing(decisions, command, booking)
         else:

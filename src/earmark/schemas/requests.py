@@ -208,13 +208,17 @@ class CancelBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class PayBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How to pay: a token of the gateway's own, never a card number. Not needed where there is nothing to pay.
 
-    `gateway` and `capture` are for keys of the shop. A buyer's request leaves them out.
+    `gateway` and `capture` are for keys of the shop. A buyer's request leaves them out. `amount` is what the buyer was
+    shown: a hold that costs something else by now is not paid for.
     """
 
     method: Reference | None = None
     gateway: Reference | None = None
     capture: Capture | None = None
     return_url: ReturnUrl | None = None
+    amount: Annotated[int, Meta(ge=0, le=AMOUNT_MAX, description="what the buyer was shown, in minor units")] | None = (
+        None
+    )
 
 
 class ContactBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -150,6 +150,7 @@ def pay(
         **terms,
         method=body.method,
         return_url=body.return_url,
+        amount=body.amount,
         address=address,
     )
 

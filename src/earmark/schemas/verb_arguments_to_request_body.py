@@ -103,11 +103,13 @@ def change(*, add: Sequence[str], drop: Sequence[str], pools: Mapping[str, int] 
     return said(add_seats=add, drop_seats=drop, pools=pools)
 
 
-def pay(*, method: str | None, gateway: str | None, capture: str | None, return_url: str | None) -> Fields:
+def pay(
+    *, method: str | None, gateway: str | None, capture: str | None, return_url: str | None, amount: int | None
+) -> Fields:
     """How to pay. A card number is not sent to a gateway for cards; without `gateway` the server checks that."""
     if gateway is not None:
         check_method(method, gateway=gateway)
-    return said(method=method, gateway=gateway, capture=capture, return_url=return_url)
+    return said(method=method, gateway=gateway, capture=capture, return_url=return_url, amount=amount)
 
 
 def confirm(*, payment_id: str, payment_method: str | None) -> Fields:

@@ -8,6 +8,7 @@ import msgspec
 
 from earmark.domain.booking_state_machine import State, Verb
 from earmark.domain.id_types import SeatId
+from earmark.domain.journal_before_and_after_values import WAS
 
 if TYPE_CHECKING:
     from earmark.domain.journal_entry import Entry
@@ -23,7 +24,8 @@ def seats_named(entry: Entry) -> set[SeatId] | None:
     Most entries of a booking name none: their seats are those that are known to be the booking's.
     """
     if entry.booking_id is not None:
-        return _ids(entry.facts.get("lines"), "seats")
+        was = entry.facts.get(WAS) or {}
+        return _ids(entry.facts.get("lines"), "seats") | _ids(was.get("lines"), "seats")
     if entry.verb == CHANGE_EVENT:
         return _ids(entry.facts, "seats")
     return set() if entry.verb in UNMOVED else None
@@ -32,11 +34,12 @@ def seats_named(entry: Entry) -> set[SeatId] | None:
 def needs_history(entry: Entry) -> bool:
     """Whether the booking's older entries have to be read to find its seats.
 
-    One that let go of some lines no longer names them, and one that was sold after it had expired has its seats again.
+    One that was sold after it had expired has its seats again, and names none. An entry that gave some lines back names
+    the old lines beside the new ones, but for entries of older releases, which kept no old values.
     """
     if entry.booking_id is None or entry.verb == Verb.HOLD:
         return False
-    return "lines" in entry.facts or entry.before == State.EXPIRED
+    return entry.before == State.EXPIRED or ("lines" in entry.facts and WAS not in entry.facts)
 
 
 def _ids(facts: Any, name: str) -> set[SeatId]:

@@ -364,6 +364,7 @@ REFUSALS: dict[str, EarmarkError] = {
         errors.SeatsTaken(seats=("A2",)),
         errors.NoneAvailable(asked=3, available=2, transient=True),
         errors.PoolExhausted(pool="GA", asked=3, available=1),
+        errors.TotalChanged(total=11500, asked=9000),
         errors.PriceChanged(pool="GA", held_for=2500, price=3000),
         errors.CapacityInUse(pool="GA", capacity=10, in_use=12),
         errors.LimitExceeded(limit=8, have=7, asked=2),

@@ -18,7 +18,7 @@ from earmark.domain import booking as booking_rules
 from earmark.domain.bookable_event import check_on_sale, per_buyer_max
 from earmark.domain.booking import Lines, PoolLine
 from earmark.domain.booking_state_machine import Verb
-from earmark.domain.id_types import PoolRef, SeatRef
+from earmark.domain.id_types import PoolRef, SeatId, SeatRef
 from earmark.domain.pool import PoolDelta
 from earmark.domain.seat import SeatAvailability, availability
 from earmark.engine.batch_transaction import REPEAT_ROUNDS_MAX, find, open_on_bookings
@@ -114,12 +114,18 @@ class _Read:
         if taken := [seat for seat in others if availability(seat, now=now) is SeatAvailability.TAKEN]:
             raise seats_taken(booking.buyer, taken, now=now)
 
+    def _own(self, booking: Booking, seats: Sequence[str]) -> set[SeatRef]:
+        """Those of these seats that point to the booking: naming the seats of others holds nothing up."""
+        refs = {SeatRef(booking.event_id, SeatId(seat)) for seat in seats}
+        return {ref for ref in refs if ref in self.seats and self.seats[ref].pointer == booking.id}
+
     def leave_rivals_to_the_next_batch(self, decisions: BatchDecisions[Change]) -> None:
         """Of those that name one booking or one seat the first is decided; the others afterwards, on what it leaves."""
         named: set[object] = set()
         for command in decisions.waiting:
             booking = self.bookings[command.booking_id]
-            seats = {SeatRef(booking.event_id, seat) for seat in (*command.add_seats, *command.drop_seats)}
+            seats = {SeatRef(booking.event_id, seat) for seat in command.add_seats}
+            seats |= self._own(booking, command.drop_seats)
             if not named.isdisjoint({booking.id, *seats}):
                 busy = SeatsTaken(seats=sorted(ref.seat_id for ref in seats), transient=True)
                 decisions.again(command, TryAgain(refusal=busy, rounds_max=REPEAT_ROUNDS_MAX))
