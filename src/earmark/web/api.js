@@ -163,7 +163,7 @@ const contactsGiven = () => JSON.parse(localStorage.getItem(CONTACTS)) ?? [];
 /** The address of the page with a booking's tickets; null where it has none. */
 export async function ticketPage(id) {
   const answer = await unlessMissing(["booking_not_confirmed"], () => ask(`${path(id)}/tickets`));
-  return answer && new URL(answer.body.page.replace(/^\//, ""), ROOT).href;
+  return answer && new URL(answer.body.page, ROOT).href; // it has the prefix under which the server is mounted
 }
 
 async function unlessMissing(codes, read) {

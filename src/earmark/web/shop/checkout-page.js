@@ -22,7 +22,6 @@ let event = null;
 let contact = null;
 let wantsDetails = false; // the buyer goes back to change them
 let shown = null;
-let amountShown = null; // what the payment form asks for
 const handedOver = new HandedOverToken(bookingId);
 const otherTabs = new BroadcastChannel("earmark.basket");
 
@@ -198,14 +197,13 @@ function showPay() {
   byId("mark-paid").hidden = api.officeKey() === null || booking.state !== "held";
   const payment = byId("payment-place").firstElementChild;
   if (payment === null) byId("payment-place").append(paymentForm());
-  else if (amountShown !== booking.total.amount) payment.booking = booking.id; // it reads the booking anew
-  amountShown = booking.total.amount;
+  else if (payment.amount !== null && payment.amount !== booking.total.amount) payment.booking = booking.id; // it reads it anew
 }
 
 // Made only now: the element takes its language from the page when it is put there.
 function paymentForm() {
   const payment = document.createElement("earmark-payment");
-  for (const name of ["earmark-paid", "earmark-ended", "earmark-processing", "earmark-declined"]) {
+  for (const name of ["earmark-paid", "earmark-ended", "earmark-processing", "earmark-declined", "earmark-changed"]) {
     payment.addEventListener(name, () => refresh().catch(notifyError));
   }
   payment.token = api.bearer();
@@ -217,8 +215,8 @@ function paymentForm() {
 async function showTicket() {
   history.replaceState(null, "", `checkout?booking=${encodeURIComponent(booking.id)}`); // without what the bank's page added
   byId("ticket-text").textContent = texts.ticketText(contents(booking));
-  byId("ticket-mail").hidden = !contact;
-  byId("ticket-mail").textContent = contactWords();
+  byId("ticket-mail").hidden = contact?.mailed !== true;
+  byId("ticket-mail").textContent = contact?.mailed === true ? texts.ticketsMailed(contact.email) : "";
   byId("ticket-number").textContent = booking.id;
   const links = [
     ...(handedOver.value ? [] : [el("a", { class: "button", href: "bookings" }, texts.allBookings)]),
@@ -226,6 +224,8 @@ async function showTicket() {
   ];
   byId("ticket-links").replaceChildren(...links);
   const url = await api.ticketPage(booking.id);
+  byId("ticket-keep").hidden = url === null || contact?.mailed === true;
+  byId("ticket-keep").replaceChildren(texts.ticketsKept, " ", el("a", { href: url }, url));
   if (url) byId("ticket-links").replaceChildren(el("a", { class: "button main", href: url }, texts.openTicket), ...links);
 }
 

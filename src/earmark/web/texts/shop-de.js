@@ -143,6 +143,8 @@ export default {
   markPaid: "Als bezahlt vermerken (Kasse)",
   ticketTitle: "Es ist Ihres",
   ticketText: (contents) => `${contents}: gebucht.`,
+  ticketsMailed: (email) => `Wir senden Ihre Karten an ${email}.`,
+  ticketsKept: "Bewahren Sie diesen Link auf: Er öffnet Ihre Karten, auf jedem Gerät.",
   openTicket: "Karten öffnen",
   allBookings: "Alle Ihre Buchungen",
   anotherEvent: "Zurück zur Veranstaltung",

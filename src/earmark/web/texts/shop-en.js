@@ -139,6 +139,8 @@ export default {
   markPaid: "Mark as paid (box office)",
   ticketTitle: "It is yours",
   ticketText: (contents) => `${contents}: booked.`,
+  ticketsMailed: (email) => `We are sending your tickets to ${email}.`,
+  ticketsKept: "Keep this link: it opens your tickets, on every device.",
   openTicket: "Open your tickets",
   allBookings: "See all your bookings",
   anotherEvent: "Back to the event",
