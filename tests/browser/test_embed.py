@@ -269,6 +269,7 @@ def test_a_site_page_whose_token_is_over_becomes_another_guest(browser: Browser,
     page.locator("earmark-seat-map").evaluate("(map, id) => map.focusSeat(id)", "J6")
     page.keyboard.press("Space")
     expect(page.locator("#basket")).to_contain_text("Your visit here had ended, and a new one has begun.")
+    page.wait_for_function("() => document.querySelector('earmark-seat-map').seat('J5')?.state === 'held'")
     choose(page, "J7")
     expect(page.locator("#basket")).to_contain_text("row J, seat 7")
     page.context.close()
