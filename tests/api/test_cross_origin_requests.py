@@ -227,6 +227,12 @@ async def test_modules_may_be_imported_and_pages_may_not_be_read(page: httpx2.As
     assert "frame-ancestors 'none'" in (await page.get("/")).headers["content-security-policy"]
 
 
+async def test_the_checkout_is_told_which_sites_are_listed(page: httpx2.AsyncClient) -> None:
+    """From a page of any other site it asks the buyer first; pages of other sites need not read the list."""
+    answer = await page.get("/web/allowed-origins.json")
+    assert (answer.json(), shared(answer)) == ({"origins": [PAGE, OTHER_PAGE]}, {})
+
+
 async def test_under_a_prefix_pages_call_the_same(listed: Services, event: str) -> None:
     """Where Earmark is mounted, the other application's routes come first."""
     async with client_of(listed, prefix="/tickets", Origin=PAGE, Authorization=f"Bearer {KEY}") as browser:

@@ -144,7 +144,7 @@ class Visitor:
         if self.losses_expected and re.search(r"net::ERR_(FAILED|INTERNET_DISCONNECTED|NETWORK_CHANGED)", message.text):
             return
         if message.type in {"error", "warning"}:
-            self.complaints.append(message.text)
+            self.complaints.append(f"{message.text} at {message.location.get('url')}")
 
     def collect_page_error(self, error: Error) -> None:
         """Collects what a script of the page did not catch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from playwright.sync_api import Browser, ViewportSize
+    from playwright.sync_api import Browser, Route, ViewportSize
 
     from .conftest import Demo, Visitor
 
 pytestmark = pytest.mark.browser
 
 PHONE: ViewportSize = {"width": 390, "height": 844}
-DECLINED = 402
+DECLINED, CONFLICT = 402, 409
 VISA = "pm_card_visa"
 ASKS = "pm_card_threeDSecure2Required"
 POOR = "pm_card_visa_chargeDeclinedInsufficientFunds"
@@ -58,6 +59,70 @@ def test_from_the_map_to_the_ticket_with_authentication(
     buyer.sees_shop()
     buyer.sees("A2", "yours")
     expect(buyer.page.locator("#basket-empty")).to_be_visible()
+
+
+@pytest.mark.parametrize("mailed", [True, False, None], ids=["mailed", "not mailed", "not said"])
+def test_a_mail_is_promised_only_where_one_is_sent(visitor: Visitor, demo: Demo, *, mailed: bool | None) -> None:
+    """Else the buyer is shown the link of the tickets, to keep."""
+
+    def say(route: Route) -> None:
+        answer = route.fetch()
+        kept = {key: value for key, value in answer.json().items() if key != "mailed"}
+        route.fulfill(response=answer, json=kept | ({} if mailed is None else {"mailed": mailed}))
+
+    visitor.page.route("**/contact", say)
+    visitor.open(event=make_event(visitor, demo))
+    visitor.choose("A1")
+    to_payment(visitor)
+    pay(visitor, VISA)
+    tickets = visitor.page.get_by_role("link", name="Open your tickets").get_attribute("href")
+    if mailed:
+        expect(visitor.page.locator("#ticket-mail")).to_have_text("We are sending your tickets to ann@example.com.")
+        expect(visitor.page.locator("#ticket-keep")).to_be_hidden()
+    else:
+        expect(visitor.page.locator("#ticket-mail")).to_be_hidden()
+        expect(visitor.page.locator("#ticket-keep")).to_have_text(
+            f"Keep this link: it opens your tickets, on every device. {tickets}"
+        )
+        expect(visitor.page.locator("#ticket-keep a")).to_have_attribute("href", str(tickets))
+
+
+@pytest.mark.parametrize("prefix", ["", "/app"])
+def test_tickets_are_found_under_a_prefix(visitor: Visitor, prefix: str) -> None:
+    """The server's answer has the prefix under which it is mounted, and the page adds it no second time."""
+
+    def mounted(route: Route) -> None:
+        path = urlsplit(route.request.url).path
+        if path.endswith("/tickets"):
+            route.fulfill(json={"booking_id": "b", "page": f"{prefix}/t/secret", "tickets": []})
+        else:
+            route.fulfill(response=route.fetch(url=f"{visitor.home}{path.removeprefix(prefix)}"))
+
+    visitor.page.route(re.compile("/app/|/tickets$"), mounted)
+    visitor.page.goto(f"{visitor.home}/bookings")
+    found = visitor.page.evaluate("async (module) => (await import(module)).ticketPage('b')", f"{prefix}/web/api.js")
+    assert found == f"{visitor.home}{prefix}/t/secret"
+
+
+def test_a_price_that_was_not_shown_is_not_paid(visitor: Visitor, demo: Demo) -> None:
+    """The basket grew where this page did not hear of it: the new sum is shown, and the buyer presses again."""
+    visitor.refusals_expected.add(CONFLICT)
+    visitor.open(event=make_event(visitor, demo))
+    visitor.choose("A1")
+    to_payment(visitor)
+    (booking,) = visitor.held
+    change = f"{demo.url}/v1/bookings/{booking['id']}/change"
+    body = {"add_seats": ["B2"], "drop_seats": [], "pools": {}}
+    assert visitor.context.request.post(change, headers={"Idempotency-Key": "more"}, data=body).ok
+
+    expect(visitor.page.locator(".payment-pay")).to_have_text("Pay €45.00")
+    pay(visitor, VISA)
+
+    expect(visitor.page.locator(".payment-alert")).to_contain_text("Your order has changed, and costs €90.00 now.")
+    expect(visitor.page.locator("#order-total")).to_have_text("€90.00")
+    assert [one["state"] for one in visitor.bookings] == ["held"]
+    pay(visitor, VISA, label="Pay €90.00")
+    expect(visitor.page.locator("#ticket-text")).to_contain_text("row B, seat 2: booked")
 
 
 def test_a_declined_card_keeps_the_seats_and_another_card_pays(visitor: Visitor, demo: Demo) -> None:
@@ -325,8 +390,12 @@ def give_details(visitor: Visitor, *, button: str = "Continue to payment") -> No
     expect(visitor.page.locator("#pay")).to_be_visible()
 
 
-def pay(visitor: Visitor, card: str) -> None:
+def pay(visitor: Visitor, card: str, *, label: str | None = None) -> None:
+    visitor.page.locator("earmark-payment legend").wait_for()
+    visitor.page.locator("earmark-payment details").evaluate_all("all => all.forEach((one) => (one.open = true))")
     visitor.page.locator(f'input[value="{card}"]').check()
+    if label:
+        expect(visitor.page.locator(".payment-pay")).to_have_text(label)
     visitor.page.locator(".payment-pay").click()
 
 

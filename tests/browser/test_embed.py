@@ -18,7 +18,7 @@ from .conftest import free_port, new_page, running_demo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.browser
 
@@ -104,6 +104,24 @@ def choose(page: Page, *seats: str) -> None:
         expect(page.locator("#checkout")).to_be_enabled()
 
 
+def token_of(page: Page) -> str:
+    """The token that the checkout of this tab keeps."""
+    return str(
+        page.evaluate("JSON.parse(Object.entries(sessionStorage).find(([at]) => at.includes('handed'))[1]).token")
+    )
+
+
+def strangers_link(page: Page, home: str, *, seat: str) -> tuple[str, str]:
+    """The link to the checkout of a stranger who chose this seat, and the token in it."""
+    page.goto(home)
+    choose(page, seat)
+    page.get_by_role("button", name="Checkout").click()
+    expect(page.locator("#details")).to_be_visible()
+    token, address = token_of(page), page.url
+    page.evaluate("sessionStorage.clear()")
+    return f"{address}#token={token}", token
+
+
 def test_the_page_is_ten_lines() -> None:
     """As the guide says."""
     assert len(blocks("html").splitlines()) <= 10
@@ -132,7 +150,7 @@ def test_a_buyer_comes_from_another_site_to_the_ticket(page: Page, site: tuple[s
     page.get_by_role("button", name="Pay €90.00").click()
     page.get_by_role("button", name="Authenticate").click()
     expect(page.locator("#ticket")).to_be_visible()
-    token = page.evaluate("sessionStorage.getItem('earmark.token')")
+    token = token_of(page)
     assert token.startswith("et_")
     sent_to = [
         url for url, headers in requests if token in url.partition("#")[0] or token in headers.get("referer", "")
@@ -164,8 +182,8 @@ def test_the_checkout_can_be_reloaded_and_its_link_is_worth_nothing_to_others(
     assert "token" not in page.url
 
 
-def test_the_tokens_buyer_is_known_in_that_tab_alone(page: Page, site: tuple[str, str]) -> None:
-    """Who this browser was before stays so in every other tab."""
+def test_the_token_is_used_for_its_one_booking_alone(page: Page, site: tuple[str, str]) -> None:
+    """Who this browser was before stays so on every other page, in that tab as well."""
     home, earmark = site
     own = page.context.new_page()
     own.goto(f"{earmark}/?event=theatre")
@@ -177,17 +195,83 @@ def test_the_tokens_buyer_is_known_in_that_tab_alone(page: Page, site: tuple[str
     own.goto(f"{earmark}/bookings")
     expect(own.locator("#none")).to_be_visible()
     page.goto(f"{earmark}/bookings")
-    expect(page.get_by_role("article")).to_contain_text("row G, seat 5")
+    expect(page.locator("#none")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", ["?event=theatre", "bookings"])
+def test_a_link_with_a_token_changes_nothing_on_other_pages(page: Page, site: tuple[str, str], path: str) -> None:
+    """A stranger's link would else make the buyer choose and pay as the stranger's guest, who reads it all."""
+    home, earmark = site
+    _, token = strangers_link(page, home, seat="H5")
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.headers.get("authorization", "")))
+    page.goto(f"{earmark}/{path}#token={token}")
+    expect(page.locator("#none" if path == "bookings" else "#basket-empty")).to_be_visible()
+    assert not any(token in header for header in sent)
+    assert token not in page.evaluate("JSON.stringify(sessionStorage)")
+
+
+def test_a_checkout_that_no_listed_site_led_to_asks_first(browser: Browser, page: Page, site: tuple[str, str]) -> None:
+    """Before a name or a card can be typed; also after a reload, and leaving forgets the token."""
+    home, _ = site
+    link, token = strangers_link(page, home, seat="H6")
+    victim = new_page(browser)
+    victim.goto(link)
+    for _ in ("opened", "reloaded"):
+        expect(victim.get_by_role("heading", name="This order was begun on another page")).to_be_visible()
+        expect(victim.locator("#question-text")).to_have_text(re.compile(r"row H, seat 6\. .+\. €\d+\.00\.$"))
+        for hidden in ("#details", "#pay", "#order", "#steps", "#bar"):
+            expect(victim.locator(hidden)).to_be_hidden()
+        victim.reload()
+    victim.get_by_role("button", name="Leave").click()
+    expect(victim.locator("#basket-empty")).to_be_visible()
+    assert token not in victim.evaluate("JSON.stringify(sessionStorage)")
+
+    victim.goto(link)
+    victim.get_by_role("button", name="Continue").click()
+    expect(victim.locator("#details")).to_be_visible()
+    victim.reload()
+    expect(victim.locator("#details")).to_be_visible()
+    victim.context.close()
 
 
 def test_a_token_that_is_over_is_told_and_forgotten(browser: Browser, site: tuple[str, str]) -> None:
-    """The tab is not locked out: after a reload it is a guest like any other."""
+    """The tab is not locked out: it becomes a guest like any other, at once."""
     _, earmark = site
     page = new_page(browser)
-    page.goto(f"{earmark}/bookings#token=et_over")
+    page.goto(f"{earmark}/checkout?booking=01a1f5e9-0000-7000-8000-000000000000#token=et_over")
     expect(page.locator("#notice")).to_contain_text("Your visit here has ended. Go back to the page where you chose")
-    page.reload()
+    expect(page.get_by_role("heading", name="This booking was not found")).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+    page.goto(f"{earmark}/bookings")
     expect(page.locator("#none")).to_be_visible()
+    page.context.close()
+
+
+def test_a_site_page_whose_token_is_over_becomes_another_guest(browser: Browser, site: tuple[str, str]) -> None:
+    """The buyer is told, and the next seat is held."""
+    home, _ = site
+    page = new_page(browser)
+    page.goto(home)
+    choose(page, "J5")
+    is_over = re.compile(r"/v1/bookings")
+
+    def refuse(route: Route) -> None:
+        problem = {"title": "Unauthorized", "status": 401, "code": "unauthorized"}
+        route.fulfill(status=401, json=problem, headers={"Access-Control-Allow-Origin": home})
+
+    def begin_anew(route: Route) -> None:
+        page.unroute(is_over)
+        route.continue_()
+
+    page.route(is_over, refuse)
+    page.route(re.compile(r"/v1/guests$"), begin_anew)
+    page.locator("earmark-seat-map").evaluate("(map, id) => map.focusSeat(id)", "J6")
+    page.keyboard.press("Space")
+    expect(page.locator("#basket")).to_contain_text("Your visit here had ended, and a new one has begun.")
+    page.wait_for_function("() => document.querySelector('earmark-seat-map').seat('J5')?.state === 'held'")
+    choose(page, "J7")
+    expect(page.locator("#basket")).to_contain_text("row J, seat 7")
     page.context.close()
 
 

@@ -227,12 +227,16 @@ def test_a_capture_that_fails_ends_the_booking_in_plain_words(checkout: Checkout
 
 
 def test_with_the_keyboard_alone(checkout: Checkout) -> None:
-    """One stop for the cards, arrows choose, Tab and Enter pay; after a decline the reason has the focus."""
+    """One stop for the cards, one for those behind it, arrows choose; after a decline the reason has the focus."""
     checkout.visitor.refusals_expected.add(DECLINED)
     keyboard = checkout.page.keyboard
     checkout.page.locator("h1").focus()
     keyboard.press("Tab")
     expect(checkout.card(VISA)).to_be_focused()
+    keyboard.press("Tab")
+    keyboard.press("Enter")
+    expect(checkout.card("pm_card_visa_chargeDeclined")).to_be_visible()
+    keyboard.press("Shift+Tab")
     for _ in range(5):
         keyboard.press("ArrowDown")
     expect(checkout.card("pm_card_visa_chargeDeclined")).to_be_checked()
@@ -240,8 +244,8 @@ def test_with_the_keyboard_alone(checkout: Checkout) -> None:
     keyboard.press("Enter")
     checkout.hears("Your bank declined this card.")
     expect(checkout.page.get_by_role("alert")).to_be_focused()
-    keyboard.press("Tab")
-    keyboard.press("ArrowUp")
+    for key in ("Tab", "Tab", "ArrowUp"):
+        keyboard.press(key)
     keyboard.press("Enter")
     checkout.sees("paid", "Paid.")
     expect(checkout.page.get_by_role("status")).to_be_focused()
@@ -249,7 +253,9 @@ def test_with_the_keyboard_alone(checkout: Checkout) -> None:
 
 def test_every_card_is_large_enough_for_a_finger(checkout: Checkout) -> None:
     """44 pixels, the button too; each has its name and what will happen."""
-    for target in (*checkout.page.locator(".payment-card").all(), checkout.page.locator(".payment-pay")):
+    assert [card.is_visible() for card in checkout.page.locator(".payment-card").all()[:4]] == [True, True, True, False]
+    checkout.page.get_by_text("More test cards").click()
+    for target in checkout.page.locator(".payment-card, .payment-more summary, .payment-pay").all():
         box = target.bounding_box()
         assert box is not None
         assert box["height"] >= 44
@@ -268,6 +274,7 @@ def test_the_words_are_german_on_a_german_page(visitor: Visitor) -> None:
     """Cards, amounts and reasons."""
     visitor.refusals_expected.add(DECLINED)
     checkout = checkout_of(visitor, language="de")
+    checkout.page.get_by_text("Weitere Testkarten").click()
     expect(checkout.page.get_by_text("Wird abgelehnt: zu wenig Geld.")).to_be_visible()
     expect(checkout.page.get_by_text("This card")).to_have_count(0)
     checkout.choose("pm_card_chargeDeclinedExpiredCard")

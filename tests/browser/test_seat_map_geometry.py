@@ -55,6 +55,28 @@ def test_rows_without_coordinates_are_centred_before_the_stage(run: Callable[...
     assert plan["stage"]["bottom"] < min(plan["y"])
 
 
+@pytest.mark.parametrize(
+    "width, lines", [(12, ["204", "from €32", "338 left"]), (6, ["204"]), (0.8, [])], ids=["wide", "narrow", "slim"]
+)
+def test_labels_of_sections_stay_inside_them(run: Callable[..., Any], width: float, lines: list[str]) -> None:
+    """A slanted section has less room above and below its middle: all lines, the name alone, or nothing."""
+    written = run(
+        """
+        const { drawSectionSummary } = await from('draw-surroundings');
+        const outline = [[0, 0], [given, 0], [given + 4, 8], [4, 8]];
+        const written = [];
+        const measureText = (text) => ({ width: text.length * 7 });
+        const pen = { measureText, fillText: (text) => text && written.push(text) };
+        const section = { outline, middle: { x: given / 2 + 2, y: 4 } };
+        const lines = ['204', 'from €32', '338 left'];
+        drawSectionSummary(pen, { section, camera: { scale: 9, x: 0, y: 0 }, theme: {}, lines });
+        return written;
+        """,
+        width,
+    )
+    assert written == lines
+
+
 def test_odd_numbers_side_by_side_leave_no_gaps(run: Callable[..., Any]) -> None:
     """Many houses number one side 1, 3, 5."""
     seats = [seat for seat in seats_of("A:1-7") if seat["number"] % 2]

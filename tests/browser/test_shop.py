@@ -156,6 +156,25 @@ def test_two_tabs_show_one_basket(visitor: Visitor) -> None:
     tab.close()
 
 
+def test_what_the_buyer_adds_elsewhere_stays_in_the_basket(visitor: Visitor, demo: Demo) -> None:
+    """A page that has not heard of it changes its own seats, and gives up none that it did not know of."""
+    visitor.open(event=make_event(visitor, demo))
+    visitor.choose("A1")
+    (booking,) = visitor.held
+    elsewhere = visitor.context.request.post(
+        f"{demo.url}/v1/bookings/{booking['id']}/change",
+        headers={"Idempotency-Key": "elsewhere"},
+        data={"add_seats": ["B2"], "drop_seats": [], "pools": {"GA": 2}},
+    )
+    assert elsewhere.ok, elsewhere.text()
+    visitor.choose("A3")
+    expect(visitor.line("B2")).to_be_attached()
+    expect(visitor.line("GA")).to_be_attached()
+    (booking,) = visitor.held
+    assert {seat["id"] for seat in booking["seats"]} == {"A1", "A3", "B2"}
+    assert [pool["units"] for pool in booking["pools"]] == [2]
+
+
 def test_a_page_whose_first_answers_are_lost_begins_once(visitor: Visitor) -> None:
     """It asks again until the server answers; then one click is still one request."""
     visitor.losses_expected = True

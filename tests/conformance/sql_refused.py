@@ -209,10 +209,72 @@ BREAKS = [
             "units of another pool": units(1, of="B"),
         }.items()
     ),
+    *(
+        Break(
+            f"a hold changed to {what}",
+            "hold_changes_keep_end_and_prices",
+            _lines("held", lines, and_also=f", version = 2, {and_also}"),
+        )
+        for what, (lines, and_also) in {
+            "fewer lines with its end moved": (
+                lines_of(seats=a_seat("A1"), pools=units(1)),
+                "total = 1500, expires_at = created_at",
+            ),
+            "fewer lines at the old total": (lines_of(seats=a_seat("A1"), pools=units(1)), "total = 2000"),
+            "more lines at the old total": (
+                lines_of(seats=f"{a_seat('A1')}, {a_seat('A6')}", pools=units(2)),
+                "total = 2000",
+            ),
+            "more units at the old total": (lines_of(seats=a_seat("A1"), pools=units(3)), "total = 2000"),
+            "another price of its seat": (lines_of(seats=a_seat("A1", price=1), pools=units(2)), "total = 1001"),
+            "another price of its units": (lines_of(seats=a_seat("A1"), pools=units(2, price=1)), "total = 1002"),
+            "more units at a new price": (lines_of(seats=a_seat("A1"), pools=units(4, price=600)), "total = 3400"),
+            "units at two prices": (
+                lines_of(seats=a_seat("A1"), pools=f"{units(2)}, {units(1, price=600)}"),
+                "total = 2600",
+            ),
+            "its seat twice": (lines_of(seats=f"{a_seat('A1')}, {a_seat('A1')}", pools=units(2)), "total = 3000"),
+            "a new seat twice": (lines_of(seats=f"{a_seat('A6')}, {a_seat('A6')}"), "total = 2000"),
+            "its pool twice": (lines_of(seats=a_seat("A1"), pools=f"{units(1)}, {units(1)}"), "total = 2000"),
+            "no units of a pool": (lines_of(seats=a_seat("A1"), pools=units(0)), "total = 1000"),
+            "units below zero": (lines_of(seats=a_seat("A1"), pools=units(-1)), "total = 500"),
+            "a pool without a number": (
+                lines_of(seats=a_seat("A1"), pools='{"id": "GA", "price": 500}'),
+                "total = 1000",
+            ),
+            "a price below zero": (lines_of(seats=f"{a_seat('A1')}, {a_seat('A6', price=-1)}"), "total = 999"),
+            "a seat without a price": (lines_of(seats=f'{a_seat("A1")}, {{"id": "A6"}}'), "total = 1000"),
+            "no lines": (lines_of(), "total = 0"),
+        }.items()
+    ),
+    *(
+        Break(
+            f"a hold with another seat as it is {how}",
+            "booking_lines_only_shrink",
+            _lines("held", lines_of(seats=a_seat("A6"), pools=units(2)), and_also=f", state = '{state}'"),
+        )
+        for how, state in {"paid for": "paying", "released": "released", "expired": "expired"}.items()
+    ),
+    *(
+        Break(
+            f"a booking with another seat while it is {state}",
+            "booking_lines_only_shrink",
+            _lines("held", lines_of(seats=a_seat("A6"), pools=units(2))),
+            (f"UPDATE bookings SET state = '{state}' WHERE id = '{{held}}'",),
+        )
+        for state in ("paying", "released", "expired")
+    ),
     Break(
-        "a hold with fewer lines",
-        "hold_changes_keep_end_and_prices",
-        _lines("held", lines_of(seats=a_seat("A1"))),
+        "a seat of a changed hold that keeps its pointer to be set free first",
+        "seat_keeps_its_active_owner",
+        "UPDATE seats SET booking_id = NULL WHERE id = 'A1'",
+        (_lines("held", lines_of(seats=f"{a_seat('A1')}, {a_seat('A6')}"), and_also=", total = 2000"),),
+    ),
+    Break(
+        "a changed hold sold without its new seat",
+        "booking_owns_every_seat",
+        SELL_IT,
+        (_lines("held", lines_of(seats=f"{a_seat('A1')}, {a_seat('A6')}"), and_also=", total = 2000"),),
     ),
     Break(
         "a hold with other lines as it is sold",
@@ -384,6 +446,18 @@ SQLITE_BREAKS = [
         for column in columns
         for value in ("'many'", "0.5")
     ),
+    *(
+        Break(
+            f"a hold changed to a price that is {what}",
+            "hold_changes_keep_end_and_prices",
+            _lines(
+                "held",
+                lines_of(seats=f'{a_seat("A1")}, {{"id": "A6", "price": {price}}}', pools=units(2)),
+                and_also=", total = 2007",
+            ),
+        )
+        for what, price in {"a text": '"7"', "a fraction": "7.0"}.items()
+    ),
     Break("a seat blocked by a word", "counts_are_integers", "UPDATE seats SET blocked = 'yes' WHERE id = 'A6'"),
     Break(
         "a new pool without a number",
@@ -455,6 +529,20 @@ ALLOWED = {
     "a hold's lines are written as they are": [
         _lines("held", lines_of(seats=a_seat("A1"), pools=units(2)), and_also=", version = 2"),
         _lines("held", lines_of(seats='{"price": 1000, "id": "A1"}', pools=units(2)), and_also=", version = 3"),
+    ],
+    "a hold's end moves while its lines stay": [
+        _lines("held", "lines", and_also=", expires_at = created_at, version = 2"),
+    ],
+    "a hold is changed": [
+        _lines("held", lines_of(seats=f"{a_seat('A1')}, {a_seat('A6', price=7)}"), and_also=", total = 1007"),
+        "UPDATE seats SET booking_id = '{held}' WHERE id = 'A6'",
+        _lines("held", lines_of(seats=a_seat("A6", price=7), pools=units(3, price=600)), and_also=", total = 1807"),
+        "UPDATE seats SET booking_id = NULL WHERE id = 'A1'",
+        _lines("held", lines_of(pools=units(1, price=600)), and_also=", total = 600"),
+        "UPDATE seats SET booking_id = NULL WHERE id = 'A6'",
+        _lines("held", lines_of(seats=a_seat("A6", price=0)), and_also=", total = 0"),
+        "UPDATE seats SET booking_id = '{held}' WHERE id = 'A6'",
+        SELL_IT,
     ],
     "an ended booking without seats is removed": [
         a_hold_like("held", lines=NO_SEAT),

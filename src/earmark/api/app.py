@@ -169,7 +169,8 @@ def create_app(services: Services) -> ASGIApp:
     routes = [Route(path, answer, methods=[method]) for method, path, answer in calls]
     headers = {CHECKOUT: checkout_page_headers(services.payments)}
     routes += [Route(path, _page(file, headers.get(path, SECURITY_HEADERS))) for path, file in PAGES.items()]
-    routes += [Route("/openapi.json", describe), Route("/web/{file:path}", _asset(services.origins))]
+    routes += [Route("/openapi.json", describe), Route("/web/allowed-origins.json", _listed(services.origins))]
+    routes += [Route("/web/{file:path}", _asset(services.origins))]
     routes += _sandbox_page(services)
     services.metrics.watch(services.engine, gateways=services.payments.gateways)
     if services.locks:
@@ -212,6 +213,16 @@ def _page(file: str, headers: dict[str, str]) -> Any:
         return _file(request, file, headers)
 
     return page
+
+
+def _listed(origins: AllowedOrigins) -> Any:
+    """The sites that may lead buyers to the checkout: from any other page, the buyer is asked first."""
+    body = msgspec.json.encode({"origins": origins.listed})
+
+    async def listed(_: Request) -> Response:
+        return Response(body, media_type="application/json", headers=SECURITY_HEADERS | {"Cache-Control": "no-cache"})
+
+    return listed
 
 
 def _asset(origins: AllowedOrigins) -> Any:

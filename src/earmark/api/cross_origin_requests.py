@@ -61,6 +61,11 @@ class AllowedOrigins:
     def __contains__(self, origin: bytes | None) -> bool:
         return origin in self._listed
 
+    @property
+    def listed(self) -> list[str]:
+        """The sites, as a page's `Origin` names them."""
+        return [origin.decode() for origin in self._listed if origin is not None]
+
     def headers(self, scope: AsgiScope) -> Headers:
         """The headers of a response that pages of listed sites may read."""
         return self._listed.get(scope.get(NOTED), self._unlisted)

@@ -4,7 +4,6 @@ const ROOT = new URL("../", import.meta.url); // where the server is mounted
 const TIMEOUT_MS = 10_000;
 const RETRY_PAUSES_MS = [400, 1200];
 const KEY = "earmark.key";
-const TOKEN = "earmark.token";
 const WALK_IN = "earmark.walk-in";
 const CONTACTS = "earmark.contacts";
 const CONTACTS_MAX = 50;
@@ -45,30 +44,27 @@ export function takeKeyFromAddress() {
 
 // ---- a buyer who comes from a page of another site
 
-/** The buyer's token that a page of another site handed over to this tab, or null. */
-export const buyerToken = () => sessionStorage.getItem(TOKEN);
-
-export const forgetBuyerToken = () => sessionStorage.removeItem(TOKEN);
-
-/**
- * Takes `#token=…` out of the address before anything is requested: what follows # is in no request and in no Referer.
- * It counts in this tab only, and the guest that this browser may be stays who they were.
- */
-export function takeTokenFromAddress() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (!token) return;
-  sessionStorage.setItem(TOKEN, token);
-  history.replaceState(null, "", location.pathname + location.search);
-}
-
 /** Whether the page is the server's own, so that a guest's cookie counts. */
 export const isAtHome = ROOT.origin === location.origin;
 
-// A page of another site keeps its guest's token in memory: no cookie counts there, and no other page finds it.
+// A page of another site keeps its guest's token in memory: no cookie counts there, and no other page finds it. A checkout
+// has here the token that was handed over to it.
 let guestToken = null;
+let tellTokenEnded = () => {};
+
+/** Sends this guest's token from now on, in this page alone; null: the guest that this browser is. */
+export const actAs = (token) => (guestToken = token);
+
+/** Calls tell() when the guest's token had ended, once this page is another guest. */
+export const whenTokenEnds = (tell) => (tellTokenEnded = tell);
+
+/** The sites whose pages the operator lets lead buyers here. */
+export async function listAllowedOrigins() {
+  return (await request("GET", "/web/allowed-origins.json")).body.origins;
+}
 
 /** What the page's elements send in `Authorization`: null where the guest's cookie says who the buyer is. */
-export const bearer = () => guestToken ?? buyerToken() ?? (withoutGuests ? officeKey() : null);
+export const bearer = () => guestToken ?? (withoutGuests ? officeKey() : null);
 
 /** The address of a booking's checkout. From another site it hands the buyer's token over, where no server is told it. */
 export function checkoutPage(bookingId) {
@@ -82,7 +78,7 @@ let withoutGuests = false;
 
 /** Makes this browser a guest, or keeps the guest it was. False: the server allows no guests and a key is needed. */
 export async function enter() {
-  if (buyerToken()) return true;
+  if (guestToken) return true;
   try {
     await becomeGuest();
   } catch (error) {
@@ -167,7 +163,7 @@ const contactsGiven = () => JSON.parse(localStorage.getItem(CONTACTS)) ?? [];
 /** The address of the page with a booking's tickets; null where it has none. */
 export async function ticketPage(id) {
   const answer = await unlessMissing(["booking_not_confirmed"], () => ask(`${path(id)}/tickets`));
-  return answer && new URL(answer.body.page.replace(/^\//, ""), ROOT).href;
+  return answer && new URL(answer.body.page, ROOT).href; // it has the prefix under which the server is mounted
 }
 
 async function unlessMissing(codes, read) {
@@ -195,7 +191,7 @@ const path = (id) => `/v1/bookings/${encodeURIComponent(id)}`;
 
 // ---- sending
 
-/** A read; a guest whose cookie has expired becomes a new guest, and the read is repeated. */
+/** A read. */
 async function ask(url, options = {}) {
   return again(() => request("GET", url, options));
 }
@@ -233,14 +229,30 @@ async function insist(send) {
 const isOpen = (error) =>
   error instanceof Unreachable || error.status >= 500 || error.code === "idempotency_in_progress";
 
+/** A request; a guest whose cookie or token has ended becomes a new guest, and it is repeated. */
 async function again(send) {
+  const token = guestToken;
   try {
     return await send();
   } catch (error) {
-    if (error.status !== 401 || bearer()) throw error;
+    if (error.status !== 401 || withoutGuests) throw error;
   }
-  await becomeGuest();
+  if (guestToken === token) await becomeGuestAnew();
   return send();
+}
+
+// Of requests that are refused at the same moment, the first asks for the new guest.
+let becoming = null;
+
+function becomeGuestAnew() {
+  const hadToken = guestToken !== null;
+  guestToken = null;
+  becoming ??= becomeGuest()
+    .then(() => {
+      if (hadToken) tellTokenEnded(); // not waited for: it waits for the request that is repeated
+    })
+    .finally(() => (becoming = null));
+  return becoming;
 }
 
 async function request(method, url, { body, headers = {}, byKey = false, signal } = {}) {

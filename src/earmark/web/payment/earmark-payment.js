@@ -4,7 +4,7 @@
 //
 // Properties: `booking` (an id), `token` (a buyer's; without one the guest's cookie counts), `api` (instead of the token),
 // `returnUrl` (where the bank's page leads back to; else this page). Events: earmark-paid, earmark-declined,
-// earmark-processing, earmark-ended. Not for pages of other sites, and not inside a shadow tree: Stripe's form works in none.
+// earmark-processing, earmark-ended, earmark-changed (the booking costs something else than was shown). Not for pages of other sites, and not inside a shadow tree: Stripe's form works in none.
 
 import german from "../texts/payment-de.js";
 import english from "../texts/payment-en.js";
@@ -50,6 +50,8 @@ class EarmarkPayment extends HTMLElement {
   set token(token) { this.#token = token; this.#begin(); }
   get api() { return this.#api ?? paymentApi({ token: this.#token }); }
   set api(api) { this.#api = api; this.#begin(); }
+  /** What the button says that is paid, in minor units; null while nothing is shown. */
+  get amount() { return this.#booking?.total.amount ?? null; }
   get returnUrl() { return this.#returnUrl ?? pageWithoutReturn().href; }
   set returnUrl(url) { this.#returnUrl = url; }
 
@@ -140,6 +142,7 @@ class EarmarkPayment extends HTMLElement {
     const payments = isOpen ? await this.api.listPayments(this.#id) : [];
     if (!this.#booking && (isOpen || booking.state === "held")) await this.#offer(booking);
     this.#booking = booking;
+    if (booking.total.amount > 0) this.#stripe?.update(booking.total);
     return { booking, payment: payments.find(({ id }) => id === booking.payment_id) ?? null };
   }
 
@@ -263,21 +266,22 @@ class EarmarkPayment extends HTMLElement {
     if (this.#isBusy) return;
     const chosen = this.#booking.total.amount === 0 ? "nothing" : this.#stripe?.chosen ?? this.#view.chosen;
     if (chosen === null) return this.#show(this.#state, { status: this.#status, alert: this.#texts.choose });
+    const { amount } = this;
     const before = this.#open;
     this.#show("working", { status: this.#texts.working });
     await this.#attempt(async () => {
-      const one = await this.#begun(chosen);
+      const one = await this.#begun(chosen, amount);
       await this.#take(await this.#send(one.key, one.body), { before });
     });
   }
 
-  /** This try, recorded before it is sent. A card that was typed becomes a token once. */
-  async #begun(chosen) {
+  /** This try, with the amount that the buyer was shown, recorded before it is sent. A card that was typed becomes a token once. */
+  async #begun(chosen, amount) {
     const last = this.#try.last;
     if (last && !last.answered && last.chosen === chosen) return last;
-    if (chosen === "nothing") return this.#try.begin(chosen, {});
+    if (chosen === "nothing") return this.#try.begin(chosen, { amount });
     const method = this.#stripe ? await this.#stripe.token() : chosen;
-    return this.#try.begin(chosen, { method, return_url: this.returnUrl });
+    return this.#try.begin(chosen, { amount, method, return_url: this.returnUrl });
   }
 
   /** Sends it, and again where no answer came: the key makes it the same payment. */
@@ -348,12 +352,15 @@ class EarmarkPayment extends HTMLElement {
     }
     this.#isBusy = false;
     await this.#guarded(async () => this.#settle(await this.#read(), { alert }));
+    if (error.code === "total_changed") this.#emit("earmark-changed", { booking: this.#booking });
   }
 
   #alertFor(error) {
     switch (error.code) {
       case "payment_declined":
         return this.#reason(error);
+      case "total_changed":
+        return this.#texts.totalChanged(money(error.total, this.#booking.total.currency, this.#texts.language));
       case "too_many_declines":
         return this.#texts.tooMany;
       case "gateway_unavailable":

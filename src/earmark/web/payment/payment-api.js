@@ -11,6 +11,7 @@ export class PaymentRefused extends Error {
     this.code = body.code ?? null;
     this.why = body.why ?? null;
     this.state = body.state ?? null;
+    this.total = body.total ?? null;
     this.field = body.errors?.[0]?.path ?? null;
   }
 }

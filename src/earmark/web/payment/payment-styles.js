@@ -21,7 +21,8 @@ earmark-payment .payment-card:has(input:focus-visible) { outline: 3px solid var(
 earmark-payment .payment-card input { width: 1.25rem; height: 1.25rem; flex: none; margin: 0; accent-color: var(--accent, #0f6b5c); }
 earmark-payment .payment-does { display: block; font-weight: 400; color: var(--quiet, #655e6b); }
 earmark-payment fieldset:disabled .payment-card { cursor: default; opacity: .6; }
-earmark-payment .payment-choices { max-height: 24rem; overflow-y: auto; padding: 4px; }
+earmark-payment .payment-more summary { min-height: 44px; padding: .625rem .75rem; box-sizing: border-box; cursor: pointer; color: var(--accent, #0f6b5c); }
+earmark-payment .payment-more summary:focus-visible { outline: 3px solid var(--accent, #0f6b5c); outline-offset: 2px; }
 earmark-payment .payment-hint, earmark-payment .payment-test { margin: 0 0 .75rem; color: var(--quiet, #655e6b); }
 earmark-payment .payment-action { margin-bottom: 1.5rem; }
 earmark-payment button {

@@ -14,6 +14,7 @@ const PARTS = {
   over: [],
   unavailable: ["retry"],
 };
+const CARDS_FIRST = 3; // the others are behind a disclosure: with all of them the button to pay is below the screen
 const LOCKED = new Set(["working"]);
 
 export class PaymentView {
@@ -42,7 +43,9 @@ export class PaymentView {
 
   /** The test cards as radio buttons; none where Stripe's form takes the card, or where nothing is to be paid. */
   offer(cards, { isTest }) {
-    this.choices.replaceChildren(...cards.map((card) => this.#choice(card)));
+    const [first, more] = [cards.slice(0, CARDS_FIRST), cards.slice(CARDS_FIRST)].map((some) => some.map((card) => this.#choice(card)));
+    const rest = el("details", { class: "payment-more" }, el("summary", {}, this.texts.moreCards), more);
+    this.choices.replaceChildren(...first, ...(more.length ? [rest] : []));
     this.hasCards = cards.length > 0;
     this.isTest = isTest;
   }
@@ -54,7 +57,10 @@ export class PaymentView {
 
   choose(method) {
     const radio = [...this.choices.querySelectorAll("input")].find(({ value }) => value === method);
-    if (radio) radio.checked = true;
+    if (!radio) return;
+    radio.checked = true;
+    const rest = radio.closest("details");
+    if (rest) rest.open = true;
   }
 
   /** Shows a state with its words, and the reason why the last try failed, if one did. */

@@ -8,6 +8,8 @@ const LOAD_MS_MAX = 15_000;
 // Where Stripe counts in other minor units than ISO 4217: 5 ISK are 500 there, and 5.00 MGA are 5.
 const SCALE = { ISK: 100, UGX: 100, MGA: 0.01 };
 
+const inStripesUnits = (amount, currency) => Math.round(amount * (SCALE[currency] ?? 1));
+
 let loading = null;
 
 function loadStripe() {
@@ -29,6 +31,7 @@ function loadStripe() {
 export class StripeCardForm {
   #stripe;
   #elements;
+  #amount;
   #mounted = uuid();
   #version = 0;
 
@@ -36,9 +39,10 @@ export class StripeCardForm {
   static async mount(place, { key, amount, currency, capture, language }) {
     const form = new StripeCardForm();
     form.#stripe = (await loadStripe())(key, { locale: language });
+    form.#amount = amount;
     form.#elements = form.#stripe.elements({
       mode: "payment",
-      amount: Math.round(amount * (SCALE[currency] ?? 1)),
+      amount: inStripesUnits(amount, currency),
       currency: currency.toLowerCase(),
       captureMethod: capture, // as the server will create the payment
     });
@@ -46,6 +50,14 @@ export class StripeCardForm {
     element.on("change", () => (form.#version += 1));
     element.mount(place);
     return form;
+  }
+
+  /** The booking costs this now: a token for another amount would not be charged. */
+  update({ amount, currency }) {
+    if (amount === this.#amount) return;
+    this.#amount = amount;
+    this.#version += 1;
+    this.#elements.update({ amount: inStripesUnits(amount, currency) });
   }
 
   /** Changes when the buyer changes what they typed, and with every load of the page. */

@@ -1,11 +1,15 @@
 // Everything of the plan that is no seat: the stage, the areas of the sections and their names, the names of rows.
 
 import { RADIUS } from "./seat-sprites.js";
+import { hasRoomFor } from "./section-outline.js";
 
 const ROOM = 1.7; // how wide the pen is that draws a section around the middles of its outermost seats
 const ROOM_WITH_ROW_NAMES = 2.1;
 const NAME_PX = 14;
 const NAME_PX_MIN = 9;
+const NAME_WEIGHT = 650;
+const REST_PX = NAME_PX - 2;
+const REST_WEIGHT = 450;
 const LINE_PX = 17;
 const ROW_NAME_PX_MIN = 15; // of a seat; below, rows have no names
 const ROW_NAME_AWAY = 0.85;
@@ -112,36 +116,36 @@ function sectionPath(section, camera) {
   return path;
 }
 
-/** In the overview: a section's name, its lowest price and how many seats are left, as far as there is room. */
+/** In the overview: a section's name, its lowest price and how many seats are left; the name alone where all do not fit. */
 export function drawSectionSummary(pen, { section, camera, theme, lines }) {
   const [x, y] = [section.middle.x * camera.scale + camera.x, section.middle.y * camera.scale + camera.y];
-  const room = { width: (section.room.width + 1) * camera.scale, height: (section.room.height + 1) * camera.scale };
   pen.textAlign = "center";
   pen.textBaseline = "middle";
   pen.fillStyle = theme.text;
-  const write = (line, { size, weight, at, of }) => {
+  const fits = (line, away, size, weight) => {
     pen.font = `${weight} ${size}px ${theme.font}`;
-    if (pen.measureText(line).width > room.width) return false;
-    pen.fillText(line, x, y + (at - (of - 1) / 2) * LINE_PX);
-    return true;
+    const half = { x: pen.measureText(line).width / (2 * camera.scale), y: size / (2 * camera.scale) };
+    return hasRoomFor(section.outline, { x: section.middle.x, y: section.middle.y + away / camera.scale }, half);
   };
-  const fitting = lines.slice(0, Math.max(1, Math.floor(room.height / LINE_PX)));
-  const of = fitsAll(pen, fitting, room.width, theme) ? fitting.length : 1;
-  writeName(lines[0], (words, size) => write(words, { size, weight: 650, at: 0, of }));
-  for (let at = 1; at < of; at++) write(lines[at], { size: NAME_PX - 2, weight: 450, at, of });
+  const rest = lines.slice(1);
+  const above = (rest.length * LINE_PX) / 2;
+  const hasAll =
+    fits(lines[0], -above, NAME_PX, NAME_WEIGHT) &&
+    rest.every((line, at) => fits(line, (at + 1) * LINE_PX - above, REST_PX, REST_WEIGHT));
+  const name = hasAll ? { words: lines[0], size: NAME_PX } : nameThatFits(lines[0], fits);
+  pen.font = `${NAME_WEIGHT} ${name.size}px ${theme.font}`;
+  pen.fillText(name.words, x, hasAll ? y - above : y);
+  pen.font = `${REST_WEIGHT} ${REST_PX}px ${theme.font}`;
+  if (hasAll) rest.forEach((line, at) => pen.fillText(line, x, y + (at + 1) * LINE_PX - above));
   pen.textBaseline = "alphabetic";
 }
 
-// Smaller and smaller; then its last word alone, which tells "Floor 1" from "Floor 2".
-function writeName(name, write) {
+// Smaller and smaller; then its last word alone, which tells "Floor 1" from "Floor 2". Nothing, where that has no room either.
+function nameThatFits(name, fits) {
   for (const words of [name, name.split(" ").at(-1)]) {
-    for (let size = NAME_PX; size >= NAME_PX_MIN; size--) if (write(words, size)) return;
+    for (let size = NAME_PX; size >= NAME_PX_MIN; size--) if (fits(words, 0, size, NAME_WEIGHT)) return { words, size };
   }
-}
-
-function fitsAll(pen, lines, width, theme) {
-  pen.font = `450 ${NAME_PX - 2}px ${theme.font}`;
-  return lines.slice(1).every((line) => pen.measureText(line).width <= width);
+  return { words: "", size: NAME_PX_MIN };
 }
 
 /** Where the name of each section stands beside its seats: `{x, y}`, or null where seats are on all sides. */

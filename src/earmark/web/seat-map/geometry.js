@@ -1,6 +1,6 @@
 // The plan of an event: where each seat is, in which row and section. One unit is the distance of two seats in a row.
 
-import { boxOf, outlineOf, roomAround, unite } from "./section-outline.js";
+import { boxOf, outlineOf, unite } from "./section-outline.js";
 import { GridIndex } from "./grid-index.js";
 
 const AISLE = 2.6; // before a section that has no coordinates, with room for its name
@@ -17,7 +17,7 @@ export const rowNameOf = (seat) => String(seat.row ?? seat.id.match(/^(.*?)[-\s]
 /**
  * `{count, x, y, rowOf, sectionOf, rows, sections, box, stage, index}`. Seats are known by their place in the list.
  * A row is `{name, section, seats}`, its seats in order; a section is
- * `{name, rows, seats, box, outline, middle, room}`.
+ * `{name, rows, seats, box, outline, middle}`.
  */
 export function makePlan(seats) {
   const groups = groupRows(seats);
@@ -130,7 +130,6 @@ function makeSections(plan) {
     section.box = boxOf(section.seats, plan);
     section.outline = outlineOf(section.rows.map((row) => plan.rows[row].seats), plan);
     section.middle = middleOf(section, plan);
-    section.room = roomAround(section.outline, section.middle);
   });
   return sections;
 }

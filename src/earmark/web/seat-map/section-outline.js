@@ -53,25 +53,23 @@ export function simplify(points, tolerance) {
   return [...simplify(points.slice(0, far + 1), tolerance).slice(0, -1), ...simplify(points.slice(far), tolerance)];
 }
 
-/** How much room there is inside an outline around a point: `{width, height}`. */
-export function roomAround(outline, { x, y }) {
-  return {
-    width: 2 * Math.min(...crossings(outline, x, y, 0)),
-    height: 2 * Math.min(...crossings(outline.map(([left, top]) => [top, left]), y, x, 0)),
-  };
+/**
+ * Whether a box, half so wide and high as `half`, fits around a point. The outline runs through the middles of seats, so a box
+ * may be half a seat beyond it.
+ */
+export function hasRoomFor(outline, { x, y }, half) {
+  const [wide, high] = [Math.max(0, half.x - 0.5), Math.max(0, half.y - 0.5)];
+  return [-1, 0, 1].every((across) => [-1, 1].every((down) => isInside(outline, x + across * wide, y + down * high)));
 }
 
-// How far the outline is from the point, along a line, to both sides.
-function crossings(outline, x, y, none) {
-  let [before, after] = [Infinity, Infinity];
+// Whether a line from the point to the right crosses the outline an odd number of times.
+function isInside(outline, x, y) {
+  let isIn = false;
   outline.forEach(([toX, toY], at) => {
     const [fromX, fromY] = outline.at(at - 1);
-    if (fromY > y === toY > y) return;
-    const cross = fromX + ((y - fromY) / (toY - fromY)) * (toX - fromX);
-    if (cross <= x) before = Math.min(before, x - cross);
-    else after = Math.min(after, cross - x);
+    if (fromY > y !== toY > y && x < fromX + ((y - fromY) / (toY - fromY)) * (toX - fromX)) isIn = !isIn;
   });
-  return [before, after].map((room) => (room === Infinity ? none : room));
+  return isIn;
 }
 
 // Rows of one block begin near each other, and end near each other, in the same order.

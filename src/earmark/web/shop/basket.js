@@ -170,11 +170,26 @@ export class Basket {
         return;
       }
       try {
+        const before = wantedOf(this.booking);
         this.#take(await this.#send(difference));
+        this.#followElsewhere(before, difference);
       } catch (error) {
         await this.#yield(error);
       }
       this.onChange();
+    }
+  }
+
+  /** What changed in the booking without this request was the buyer's doing elsewhere: it is wanted here too. */
+  #followElsewhere(before, asked) {
+    if (!this.#wanted) return;
+    const [{ seats, pools }, now] = [this.#wanted, wantedOf(this.booking)];
+    for (const [id, seat] of now.seats) if (!before.seats.has(id) && !asked.addSeats.includes(id)) seats.set(id, seat);
+    for (const id of before.seats.keys()) if (!now.seats.has(id) && !asked.dropSeats.includes(id)) seats.delete(id);
+    for (const id of new Set([...before.pools.keys(), ...now.pools.keys()])) {
+      const [had, has] = [before.pools.get(id), now.pools.get(id)];
+      const isNotOurs = !(id in asked.pools) && had?.units !== has?.units && pools.get(id)?.units === had?.units;
+      if (isNotOurs) has ? pools.set(id, has) : pools.delete(id);
     }
   }
 

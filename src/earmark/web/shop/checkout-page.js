@@ -7,12 +7,13 @@ import { byId, el } from "../dom.js";
 import { countOf } from "./basket.js";
 import { Clock } from "./clock.js";
 import { ContactForm } from "./contact-form.js";
+import { HandedOverToken, isLedHereBy } from "./handed-over-token.js";
 import { clockFace, contents, duration, money, moment, seatName, texts } from "./language.js";
 import { moreTime } from "./more-time.js";
 import { hideNotice, notify, notifyError, runPage, say } from "./page-frame.js";
 
 const LOOK_AGAIN_MS = 1000;
-const PANELS = { details: "details", pay: "pay", ticket: "ticket", ended: "ended" };
+const PANELS = { question: "question", details: "details", pay: "pay", ticket: "ticket", ended: "ended" };
 const STEPS = ["details", "pay", "ticket"];
 
 const bookingId = new URLSearchParams(location.search).get("booking") ?? "";
@@ -21,7 +22,7 @@ let event = null;
 let contact = null;
 let wantsDetails = false; // the buyer goes back to change them
 let shown = null;
-let amountShown = null; // what the payment form asks for
+const handedOver = new HandedOverToken(bookingId);
 const otherTabs = new BroadcastChannel("earmark.basket");
 
 const clock = new Clock({
@@ -34,6 +35,11 @@ const clock = new Clock({
 });
 const form = new ContactForm({ save: saveContact });
 
+api.actAs(handedOver.value);
+api.whenTokenEnds(() => {
+  handedOver.forget();
+  notify("warning", texts.signedOut);
+});
 runPage({ open, refresh });
 
 // ---- what the server says
@@ -46,6 +52,7 @@ async function open() {
     if (![404, 422].includes(error.status)) throw error;
     return showUnknown();
   }
+  if (!handedOver.isTrusted && isLedHereBy(await api.listAllowedOrigins())) handedOver.trust();
   [event, contact] = await Promise.all([api.readEvent(booking.event_id), api.readContact(booking.id)]);
   form.fill(contact);
   show();
@@ -53,7 +60,12 @@ async function open() {
 
 async function refresh() {
   if (!booking) return;
-  booking = await api.readBooking(booking.id);
+  try {
+    booking = await api.readBooking(booking.id);
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    return showUnknown(); // the token that was handed over has ended
+  }
   show();
 }
 
@@ -67,6 +79,8 @@ function listen() {
   byId("order-more").onclick = () => act(extend);
   byId("mark-paid").onclick = () => act(markPaid);
   byId("ended-again").onclick = () => act(holdAgain);
+  byId("question-continue").onclick = () => (handedOver.trust(), show());
+  byId("question-leave").onclick = leave;
 }
 
 // ---- what the buyer does
@@ -79,6 +93,11 @@ async function act(verb) {
     notifyError(error);
     if ([404, 409, 410].includes(error.status)) await refresh().catch(() => {});
   }
+}
+
+function leave() {
+  handedOver.forget();
+  location.replace("./");
 }
 
 async function saveContact(details) {
@@ -101,7 +120,10 @@ async function markPaid() {
   show();
 }
 
+// As the guest that this browser is: the token that was handed over is for its one booking.
 async function holdAgain() {
+  api.actAs(null);
+  await api.enter();
   const { event_id: eventId, seats, pools } = booking;
   const units = Object.fromEntries(pools.map((pool) => [pool.id, pool.units]));
   const held = await api.hold(eventId, { seats: seats.map(({ id }) => id), pools: units });
@@ -122,6 +144,7 @@ function warn(seconds) {
 // ---- showing it
 
 function stepOf() {
+  if (!handedOver.isTrusted) return "question";
   if (booking.state === "confirmed") return "ticket";
   if (booking.state === "paying") return "pay";
   if (booking.state === "held" && booking.expires_in > 0) return contact === null || wantsDetails ? "details" : "pay";
@@ -135,12 +158,12 @@ function show() {
   showSteps(step);
   for (const [name, id] of Object.entries(PANELS)) byId(id).hidden = name !== step;
   showOrder(step);
-  ({ details: showDetails, pay: showPay, ticket: showTicket, ended: showEnded })[step]();
+  ({ question: showQuestion, details: showDetails, pay: showPay, ticket: showTicket, ended: showEnded })[step]();
   if (isNews) byId(`${PANELS[step]}-title`).focus();
 }
 
 function showSteps(step) {
-  byId("steps").hidden = step === "ended";
+  byId("steps").hidden = ["question", "ended"].includes(step);
   const at = STEPS.indexOf(step);
   for (const item of byId("steps").children) {
     const place = STEPS.indexOf(item.dataset.step);
@@ -154,6 +177,14 @@ const contactWords = () => (contact ? texts.ticketsFor(contact.name, contact.ema
 
 const isFree = () => booking.total.amount === 0;
 
+function showQuestion() {
+  byId("question-text").textContent = texts.questionText({
+    contents: contents(booking),
+    event: event.name,
+    total: money(booking.total.amount, booking.total.currency),
+  });
+}
+
 function showDetails() {
   byId("details-next").textContent = isFree() ? texts.toBook : texts.toPay;
 }
@@ -166,14 +197,13 @@ function showPay() {
   byId("mark-paid").hidden = api.officeKey() === null || booking.state !== "held";
   const payment = byId("payment-place").firstElementChild;
   if (payment === null) byId("payment-place").append(paymentForm());
-  else if (amountShown !== booking.total.amount) payment.booking = booking.id; // it reads the booking anew
-  amountShown = booking.total.amount;
+  else if (payment.amount !== null && payment.amount !== booking.total.amount) payment.booking = booking.id; // it reads it anew
 }
 
 // Made only now: the element takes its language from the page when it is put there.
 function paymentForm() {
   const payment = document.createElement("earmark-payment");
-  for (const name of ["earmark-paid", "earmark-ended", "earmark-processing", "earmark-declined"]) {
+  for (const name of ["earmark-paid", "earmark-ended", "earmark-processing", "earmark-declined", "earmark-changed"]) {
     payment.addEventListener(name, () => refresh().catch(notifyError));
   }
   payment.token = api.bearer();
@@ -185,15 +215,17 @@ function paymentForm() {
 async function showTicket() {
   history.replaceState(null, "", `checkout?booking=${encodeURIComponent(booking.id)}`); // without what the bank's page added
   byId("ticket-text").textContent = texts.ticketText(contents(booking));
-  byId("ticket-mail").hidden = !contact;
-  byId("ticket-mail").textContent = contactWords();
+  byId("ticket-mail").hidden = contact?.mailed !== true;
+  byId("ticket-mail").textContent = contact?.mailed === true ? texts.ticketsMailed(contact.email) : "";
   byId("ticket-number").textContent = booking.id;
   const links = [
-    el("a", { class: "button", href: "bookings" }, texts.allBookings),
+    ...(handedOver.value ? [] : [el("a", { class: "button", href: "bookings" }, texts.allBookings)]),
     el("a", { class: "button", href: eventPage() }, texts.anotherEvent),
   ];
   byId("ticket-links").replaceChildren(...links);
   const url = await api.ticketPage(booking.id);
+  byId("ticket-keep").hidden = url === null || contact?.mailed === true;
+  byId("ticket-keep").replaceChildren(texts.ticketsKept, " ", el("a", { href: url }, url));
   if (url) byId("ticket-links").replaceChildren(el("a", { class: "button main", href: url }, texts.openTicket), ...links);
 }
 
@@ -206,7 +238,10 @@ function showEnded() {
 }
 
 function showUnknown() {
-  byId("ended").hidden = false;
+  booking = null;
+  clock.stop();
+  for (const [name, id] of Object.entries(PANELS)) byId(id).hidden = name !== "ended";
+  for (const id of ["steps", "order", "bar"]) byId(id).hidden = true;
   byId("ended-title").textContent = texts.unknownTitle;
   byId("ended-text").textContent = texts.unknownText;
 }
@@ -215,7 +250,7 @@ const eventPage = () => `./?event=${encodeURIComponent(booking.event_id)}`;
 
 function showOrder(step) {
   const { currency } = booking.total;
-  byId("order").hidden = step === "ended";
+  byId("order").hidden = ["question", "ended"].includes(step);
   byId("order").dataset.state = booking.state;
   byId("order-event").textContent = event.name;
   byId("order-moment").textContent = event.starts_at ? moment(event.starts_at) : "";
@@ -227,21 +262,22 @@ function showOrder(step) {
   byId("order-count").textContent = booking.pools.length ? texts.tickets(pieces) : texts.seats(pieces);
   byId("order-total").textContent = byId("bar-total").textContent = money(booking.total.amount, currency);
   byId("order-change").href = eventPage();
-  showTime();
+  byId("order-change").hidden = handedOver.value !== null; // this browser's own basket is another one
+  showTime(step);
 }
 
-function showTime() {
-  const isTimed = booking.state === "held" && booking.expires_in > 0;
+function showTime(step) {
+  const isTimed = step !== "question" && booking.state === "held" && booking.expires_in > 0;
   for (const id of ["order-time", "order-clock", "bar"]) byId(id).hidden = !isTimed;
   if (!isTimed) {
     byId("order").classList.remove("urgent");
     return clock.stop();
   }
-  const step = moreTime(booking, event);
+  const more = moreTime(booking, event);
   clock.run(booking.deadline);
-  byId("order-more").hidden = step === 0;
-  byId("order-more").textContent = texts.moreTime(duration(step));
-  byId("order-no-more").hidden = step > 0;
+  byId("order-more").hidden = more === 0;
+  byId("order-more").textContent = texts.moreTime(duration(more));
+  byId("order-no-more").hidden = more > 0;
 }
 
 function orderLine(name, amount, currency) {

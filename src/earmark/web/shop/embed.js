@@ -37,11 +37,16 @@ export async function embed({ map, summary, button, onMessage = null }) {
     else clock.stop();
     summary.textContent = basket.booking ? summaryOf(basket, event, clock.left) : texts.basketEmpty;
   };
+  api.whenTokenEnds(async () => {
+    map.token = api.bearer();
+    await basket.load().catch(() => {});
+    tell(texts.begunAnew);
+  });
   connectMap(map, basket);
   button.textContent ||= texts.checkout;
   button.addEventListener("click", () => location.assign(api.checkoutPage(basket.booking.id)));
   // The browser's "back" from the checkout may show this page as it was left.
-  addEventListener("pageshow", ({ persisted }) => persisted && basket.load().catch((error) => tell(wordsFor(error))));
+  addEventListener("pageshow", () => basket.load().catch((error) => tell(wordsFor(error))));
   show();
   return basket;
 }

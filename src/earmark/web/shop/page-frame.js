@@ -14,7 +14,6 @@ const RETRY_MS_MAX = 15_000;
  */
 export async function runPage({ open, refresh }) {
   api.takeKeyFromAddress();
-  api.takeTokenFromAddress();
   translatePage();
   listen();
   showOffice();
@@ -36,8 +35,6 @@ async function untilAnswered(step) {
     } catch (error) {
       if (!(error instanceof api.Unreachable) && !(error.status >= 500)) {
         notify("bad", wordsFor(error));
-        // A token that is over would keep this tab from being a guest as well.
-        if (error.status === 401) api.forgetBuyerToken();
         throw error;
       }
       notify("offline", wordsFor(error));

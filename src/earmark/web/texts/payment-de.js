@@ -29,6 +29,7 @@ export default {
   legend: "Wie möchten Sie bezahlen?",
   cardName: ({ brand, last4 }) => (last4 ? `${brand} … ${last4}` : "Testzahlung ohne Kartennummer"),
   cardDoes: ({ method, does }) => cards[method] ?? does,
+  moreCards: "Weitere Testkarten",
   testMode: "Testmodus: Es fließt kein Geld.",
   pay: (amount) => `${amount} bezahlen`,
   payAgain: (amount) => `${amount} mit dieser Karte bezahlen`,
@@ -56,6 +57,8 @@ export default {
   stripeMissing: "Das Formular für Ihre Karte konnte nicht geladen werden. Prüfen Sie, ob Ihr Browser js.stripe.com sperrt.",
   tooMany: "Zu viele Karten wurden abgelehnt. Bitte warten Sie eine Weile und versuchen Sie es dann noch einmal.",
   shopFault: "Der Verkäufer kann gerade keine Zahlungen annehmen. Es wurde nichts abgebucht, und Ihre Plätze bleiben reserviert.",
+  totalChanged: (price) =>
+    `Ihre Bestellung hat sich geändert und kostet jetzt ${price}. Es wurde nichts abgebucht. Bitte prüfen Sie sie und drücken Sie noch einmal.`,
   wrong: (detail) => `Das ging nicht: ${detail}`,
   declined: (reason) => `${reason} Es wurde nichts abgebucht. Bitte wählen Sie eine andere Karte.`,
   declinedForGood: (reason) => `${reason} Es wurde nichts abgebucht, und die Plätze sind wieder frei.`,

@@ -7,6 +7,7 @@ export default {
   cardName: ({ brand, last4 }) => (last4 ? `${brand} … ${last4}` : "Test payment without a card number"),
   /** What happens with a test card: the server says it in English. */
   cardDoes: ({ does }) => `This card ${does}.`,
+  moreCards: "More test cards",
   testMode: "Test mode: no money moves.",
   pay: (amount) => `Pay ${amount}`,
   payAgain: (amount) => `Pay ${amount} with this card`,
@@ -34,6 +35,7 @@ export default {
   stripeMissing: "The form for your card could not be loaded. Check whether your browser blocks js.stripe.com.",
   tooMany: "Too many cards were declined. Please wait a while, then try again.",
   shopFault: "The shop cannot take payments right now. You were not charged, and your seats stay held.",
+  totalChanged: (price) => `Your order has changed, and costs ${price} now. You were not charged. Please look at it, and press again to pay.`,
   wrong: (detail) => `This did not work: ${detail}`,
   declined: (reason) => `${reason} You were not charged. Please choose another card.`,
   declinedForGood: (reason) => `${reason} You were not charged, and the seats are free again.`,
