@@ -15,7 +15,6 @@ from tests.webhooks.conftest import relay
 from earmark.domain.contact import Contact
 from earmark.domain.id_types import BookingId, Buyer
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.mail_limits import buyer_hash, recipient_hash
 from earmark.engine.ports.contacts_and_mails import ContactSave
 from earmark.engine.ports.store import BookingFilter
 from earmark.store import load_named_sql
