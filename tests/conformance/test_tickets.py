@@ -10,9 +10,9 @@ import pytest
 
 from earmark.domain.id_types import Buyer, EventId
 from earmark.domain.live_or_test_mode import Mode
-from earmark.domain.ticket import UNDO_SECONDS_MAX, Kind, ScanReason, is_secret, nonce_after_refusal
+from earmark.domain.ticket import UNDO_SECONDS_MAX, Kind, ScanReason, is_secret
 from earmark.engine.commands_and_results import Actor
-from earmark.engine.tickets import ScanRequest, hash_of
+from earmark.engine.tickets import ScanRequest, hash_of, nonce_after_refusal
 from earmark.errors import BookingNotConfirmed, BookingUnknown, IdempotencyMismatch, ScanUnknown, UndoRefused
 from earmark.store.both_databases.tickets import StoredTicketSteps
 from earmark.tickets.new_ticket_secrets import NEW_SECRETS, new_secret
@@ -313,7 +313,7 @@ async def test_control_by_its_own_nonce_the_visitor_stays_recorded_as_not_let_in
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The audit says so for good, and the visitor is inside."""
-    monkeypatch.setattr("earmark.domain.ticket.nonce_after_refusal", lambda nonce: nonce)
+    monkeypatch.setattr("earmark.engine.tickets.nonce_after_refusal", lambda nonce: nonce)
     reported = await refused_and_then_let_in_offline(shop)
     assert (reported.scan.admitted, reported.scan.offline) == (False, False)
 

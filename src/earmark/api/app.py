@@ -169,6 +169,7 @@ def create_app(services: Services) -> ASGIApp:
     routes = [Route(path, answer, methods=[method]) for method, path, answer in calls]
     headers = {CHECKOUT: checkout_page_headers(services.payments)}
     routes += [Route(path, _page(file, headers.get(path, SECURITY_HEADERS))) for path, file in PAGES.items()]
+    routes += [Route("/favicon.ico", _page("icon.svg", SECURITY_HEADERS))]  # browsers ask for it by this name
     routes += [Route("/openapi.json", describe), Route("/web/allowed-origins.json", _listed(services.origins))]
     routes += [Route("/web/{file:path}", _asset(services.origins))]
     routes += _sandbox_page(services)

@@ -7,7 +7,6 @@ does, each time a door asks.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -119,11 +118,6 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 def code_of(typed: str) -> str:
     """A code as tickets have it, from one that was scanned or typed: in small letters, without spaces and hyphens."""
     return _BETWEEN.sub("", typed).lower()
-
-
-def nonce_after_refusal(nonce: str) -> str:
-    """The nonce of an offline scan whose own one is that of a scan which the server had refused. No longer than any."""
-    return f"offline-{hashlib.sha256(nonce.encode()).hexdigest()[:40]}"
 
 
 def is_secret(text: str) -> bool:

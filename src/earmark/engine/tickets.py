@@ -289,6 +289,11 @@ class KeepsTickets(Protocol):
         ...
 
 
+def nonce_after_refusal(nonce: str) -> str:
+    """The nonce of an offline scan whose own one is that of a scan which the server had refused. No longer than any."""
+    return f"offline-{hashlib.sha256(nonce.encode()).hexdigest()[:40]}"
+
+
 def hash_of(code: str) -> bytes:
     """What an offline list has of a code, and a scan keeps. A code is random: a fast hash is as good as a slow one."""
     return hashlib.sha256(code.encode()).digest()
@@ -326,7 +331,7 @@ async def _recorded(steps: TicketSteps, request: ScanRequest) -> tuple[ScanReque
     known = await steps.find_scan(request.caller, request.nonce)
     if known is None or known.admitted or request.offline_at is None or known.code_hash != request.code_hash:
         return request, known
-    request = msgspec.structs.replace(request, nonce=rules.nonce_after_refusal(request.nonce))
+    request = msgspec.structs.replace(request, nonce=nonce_after_refusal(request.nonce))
     return request, await steps.find_scan(request.caller, request.nonce)
 
 
