@@ -16,7 +16,8 @@ ALIGNMENT = 22
 FORMAT_MASK = 0x5412
 DATA_BYTES = {0b00: (44,), 0b11: (17, 17), 0b01: (55,), 0b10: (13, 13)}
 """Of version 3, how many bytes of data each block has, by the bits of the correction level: M, Q, L and H."""
-BYTES = 0b0100
+DIGITS, BYTES = 0b0001, 0b0100
+MODE_BITS = 4
 MASKS = (
     lambda y, x: (y + x) % 2,
     lambda y, _: y % 2,
@@ -39,9 +40,28 @@ def read_qr_code(path: str) -> str:
     codewords = [_number(raw[start : start + 8]) for start in range(0, len(raw) - 7, 8)]
     data = _blocks_joined(codewords, DATA_BYTES[level])
     bits = [bool(byte >> place & 1) for byte in data for place in range(7, -1, -1)]
-    assert _number(bits[:4]) == BYTES
-    length = _number(bits[4:12])
-    return bytes(_number(bits[12 + 8 * n : 20 + 8 * n]) for n in range(length)).decode()
+    return "".join(_segments(bits))
+
+
+def _segments(bits: Sequence[bool]) -> Iterator[str]:
+    """The parts of the text, each in a mode of its own: a code that begins or ends with digits has them apart."""
+    place = 0
+
+    def take(size: int) -> int:
+        nonlocal place
+        place += size
+        return _number(bits[place - size : place])
+
+    while len(bits) - place >= MODE_BITS and (mode := take(MODE_BITS)):
+        if mode == BYTES:
+            yield bytes([take(8) for _ in range(take(8))]).decode()
+            continue
+        assert mode == DIGITS, f"a mode that no ticket needs: {mode}"
+        left = take(10)
+        while left:
+            several = min(left, 3)
+            yield f"{take(3 * several + 1):0{several}}"
+            left -= several
 
 
 def modules_in(path: str) -> Modules:

@@ -89,6 +89,25 @@ def check(visitor: Visitor, code: str, title: str) -> Locator:
     return result
 
 
+@pytest.mark.parametrize(
+    "code", ["23456789" * 3 + "abcdefgh", "abcdefgh" + "98765432" * 2 + "hgfedcba", "a" * 32, "2" * 31 + "b"]
+)
+def test_codes_with_many_digits_are_read_too(visitor: Visitor, code: str) -> None:
+    """The drawing puts long runs of digits apart; the reader of these tests must know that, or fail now and then."""
+    visitor.page.goto(f"{visitor.home}/bookings")
+    path = visitor.page.evaluate(
+        """async (code) => {
+            const { correction, generate } = await import("/web/vendor/lean-qr/index.mjs");
+            const { toSvg } = await import("/web/vendor/lean-qr/extras/svg.mjs");
+            const size = { minCorrectionLevel: correction.M, minVersion: 3, maxVersion: 3 };
+            const drawn = toSvg(generate(code, size), document);
+            return drawn.querySelector("path").getAttribute("d");
+        }""",
+        code,
+    )
+    assert read_qr_code(path) == code
+
+
 def test_each_ticket_has_a_code_that_a_scanner_reads(office: Office, visitor: Visitor) -> None:
     """Its seat by the plan's names, and the code in the picture and in letters; no buyer's name is on the page."""
     sold = office.sell("A1", units=2)
